@@ -1,0 +1,1 @@
+//! Seeded faults as decorators around the engine's seams.

@@ -1,0 +1,1 @@
+//! An exact inference engine for Qwen3: the same bits everywhere.

@@ -1,0 +1,1 @@
+//! Gates: data-driven checks of the engine, their runner and its binary.

@@ -1,0 +1,1 @@
+//! An independent reference of Qwen3 in three arithmetics.

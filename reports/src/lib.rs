@@ -1,0 +1,1 @@
+//! Reports of gate runs: rows, merge, tables, JUnit.
