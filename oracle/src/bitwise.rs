@@ -1,0 +1,96 @@
+//! `Bits`: the contract `sb1` on rows, f32 operation by f32 operation, scalar.
+//!
+//! Deliberately absent: the scalars themselves (`bits`) and the shapes (`ops`). Invariant: every
+//! f64 that enters or leaves holds a value of the run's dtype, so the conversions are exact.
+
+use crate::arithmetic::Arithmetic;
+use crate::bits;
+use crate::dtype::{Dtype, Order};
+use crate::ops::Tables;
+use crate::real::rounded_tables;
+use crate::rotary::rotary_table;
+
+/// The contract `sb1` for one order and one dtype.
+#[derive(Clone, Copy, Debug)]
+pub struct Bits {
+    /// Which rules of blocks and short rows.
+    pub order: Order,
+    /// The dtype of the run.
+    pub dtype: Dtype,
+}
+
+impl Bits {
+    /// An f32 result as it is stored.
+    fn store(&self, x: f32) -> f64 {
+        match self.dtype {
+            Dtype::Bf16 => f64::from(bits::round_bf16(x)),
+            Dtype::F32 => f64::from(x),
+        }
+    }
+}
+
+impl Arithmetic for Bits {
+    fn round(&self, x: f64) -> f64 {
+        self.dtype.round(x)
+    }
+
+    fn constant(&self, x: f64) -> f64 {
+        f64::from(x as f32)
+    }
+
+    fn masked(&self) -> f64 {
+        self.dtype.min()
+    }
+
+    fn rotary(&self, theta: f64, head_dim: usize, positions: usize) -> Tables {
+        rounded_tables(self, rotary_table(theta as f32, head_dim, positions))
+    }
+
+    fn dot(&self, x: &[f64], w: &[f64], block: usize) -> f64 {
+        let (x, w) = (narrow(x), narrow(w));
+        f64::from(match self.dtype {
+            Dtype::Bf16 => bits::round_bf16_flush(bits::dot_bf16(&x, &w, block)),
+            Dtype::F32 => bits::dot_f32(&x, &w, block),
+        })
+    }
+
+    fn norm_row(&self, x: &[f64], weight: &[f64], eps: f64) -> Vec<f64> {
+        let x = narrow(x);
+        let scale = 1.0 / (bits::mean_of_squares(&x) + eps as f32).sqrt();
+        let scaled = x.iter().map(|x| self.store(x * scale));
+        scaled.zip(weight).map(|(x, w)| self.times(*w, x)).collect()
+    }
+
+    fn softmax_row(&self, x: &[f64]) -> Vec<f64> {
+        let probs = bits::softmax(&narrow(x), self.order == Order::Invariant);
+        probs.into_iter().map(|p| self.store(p)).collect()
+    }
+
+    fn silu_of(&self, x: f64) -> f64 {
+        self.store(bits::silu(x as f32))
+    }
+
+    fn times(&self, a: f64, b: f64) -> f64 {
+        self.store(a as f32 * b as f32)
+    }
+
+    fn plus(&self, a: f64, b: f64) -> f64 {
+        self.store(a as f32 + b as f32)
+    }
+
+    fn sums_hidden_keys(&self) -> bool {
+        self.order == Order::Transformers
+    }
+
+    fn linear_block(&self, k: usize, true_rows: usize) -> usize {
+        bits::linear_block(self.order, self.dtype, k, true_rows)
+    }
+
+    fn mix_block(&self, keys: usize, true_rows: usize) -> usize {
+        bits::mix_block(self.order, self.dtype, keys, true_rows)
+    }
+}
+
+fn narrow(x: &[f64]) -> Vec<f32> {
+    x.iter().map(|&x| x as f32).collect()
+}

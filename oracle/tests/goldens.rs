@@ -1,0 +1,173 @@
+//! The reference against what Transformers 5.17.0 computed: bitwise, or within stated distances.
+//!
+//! Deliberately absent: the engine. Invariant: every tensor of a golden that has a site here is
+//! compared, and a test says how many values it compared.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use safetensors::{Dtype as Stored, SafeTensors};
+use samebits_oracle::{
+    Arithmetic, Array, Bits, Dtype, Ideal, Keep, Model, Order, RunOptions, Trace, run,
+};
+
+const TRANSFORMERS: Bits = Bits { order: Order::Transformers, dtype: Dtype::Bf16 };
+const INVARIANT: Bits = Bits { order: Order::Invariant, dtype: Dtype::Bf16 };
+const PROMPTS: [usize; 3] = [1, 7, 33];
+const VOCAB: usize = 300;
+
+fn goldens() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/goldens")
+}
+
+fn model(name: &str) -> Model {
+    Model::load(&goldens().join(name)).expect("the golden checkpoint is a plain Qwen3")
+}
+
+/// Every tensor of a golden file, as f64 (ids included).
+fn golden(name: &str) -> BTreeMap<String, Array> {
+    let path = goldens().join(name);
+    let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let file = SafeTensors::deserialize(&bytes).expect("a golden is a safetensors file");
+    let each = file.iter().map(|(name, view)| {
+        let d = view.data();
+        let values: Vec<f64> = match view.dtype() {
+            Stored::BF16 => {
+                let bits = d.as_chunks().0.iter().map(|b| u32::from(u16::from_le_bytes(*b)) << 16);
+                bits.map(|u| f64::from(f32::from_bits(u))).collect()
+            }
+            Stored::F32 => {
+                d.as_chunks().0.iter().map(|b| f64::from(f32::from_le_bytes(*b))).collect()
+            }
+            Stored::F64 => d.as_chunks().0.iter().map(|b| f64::from_le_bytes(*b)).collect(),
+            Stored::I64 => d.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b) as f64).collect(),
+            other => panic!("{name}: {other:?}"),
+        };
+        (name.to_owned(), Array { shape: view.shape().to_vec(), values, magnitude: None })
+    });
+    each.collect()
+}
+
+/// Prompt of `n` ids and its 8 further ids.
+fn ids(golden: &BTreeMap<String, Array>, n: usize) -> Vec<u32> {
+    let part = |what: &str| &golden[&format!("L{n}/{what}")].values;
+    part("input_ids").iter().chain(part("decode_ids")).map(|&id| id as u32).collect()
+}
+
+fn cached(model: &Model, arith: &dyn Arithmetic, ids: &[u32], n: usize, keep: Keep) -> Trace {
+    let opts = RunOptions { keep, decode_from: Some(n), ..RunOptions::default() };
+    run(model, arith, ids, &opts).expect("golden ids are in the vocabulary")
+}
+
+fn differing(a: &[f64], b: &[f64]) -> usize {
+    assert_eq!(a.len(), b.len(), "two lengths");
+    a.iter().zip(b).filter(|(a, b)| a.to_bits() != b.to_bits()).count()
+}
+
+fn distance(a: &[f64], b: &[f64]) -> f64 {
+    assert_eq!(a.len(), b.len(), "two lengths");
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
+}
+
+#[test]
+fn bf16_logits_prefill_and_cached_are_those_of_transformers() {
+    let mut compared = 0;
+    for name in ["qwen3_tied", "qwen3_untied"] {
+        let (model, golden) = (model(name), golden(&format!("{name}.bf16.safetensors")));
+        for n in PROMPTS {
+            let trace = cached(&model, &TRANSFORMERS, &ids(&golden, n), n, Keep::Logits);
+            let (prefill, decode) = trace.logits().values.split_at(n * VOCAB);
+            let want = |what: &str| &golden[&format!("L{n}/{what}")].values;
+            assert_eq!(differing(prefill, want("logits")), 0, "{name}, prompt of {n}");
+            assert_eq!(differing(decode, want("decode/logits")), 0, "{name}, steps after {n}");
+            compared += trace.logits().values.len();
+        }
+    }
+    assert_eq!(compared, 2 * (1 + 7 + 33 + 3 * 8) * VOCAB);
+}
+
+/// The names of the captured operations and of their sites.
+const CAPTURED: [(&str, &str); 16] = [
+    ("input_layernorm", "input_layernorm"),
+    ("q_proj", "q_proj"),
+    ("k_proj", "k_proj"),
+    ("v_proj", "v_proj"),
+    ("q_normed", "q_norm"),
+    ("k_normed", "k_norm"),
+    ("q_rope", "q_rope"),
+    ("k_rope", "k_rope"),
+    ("v", "v_cache"),
+    ("attn_probs", "probs"),
+    ("attn_ctx", "mix"),
+    ("o_proj", "o_proj"),
+    ("post_attention_layernorm", "post_attention_layernorm"),
+    ("gate_proj", "gate_proj"),
+    ("up_proj", "up_proj"),
+    ("down_proj", "down_proj"),
+];
+
+#[test]
+fn bf16_operations_of_a_prefill_are_those_of_transformers() {
+    let (model, golden) = (model("qwen3_tied"), golden("qwen3_tied.bf16.safetensors"));
+    let ids = ids(&golden, 7);
+    for arith in [TRANSFORMERS, INVARIANT] {
+        let opts = RunOptions { keep: Keep::All, ..RunOptions::default() };
+        let trace =
+            run(&model, &arith, &ids[..7], &opts).expect("golden ids are in the vocabulary");
+        let mut compared = 0;
+        let mut check = |want: &str, site: &str| {
+            let (want, got) = (&golden[want], &trace.sites[site]);
+            // Captures of heads are [heads, tokens, head_dim], sites [tokens, heads, head_dim].
+            let by_token = match (want.shape.as_slice(), got.shape.as_slice()) {
+                ([h, s, d], [s2, h2, d2]) if (h, s, d) == (h2, s2, d2) => swapped(want),
+                _ => want.values.clone(),
+            };
+            // Seven keys: the one-row and short-row rules make the orders differ in `probs`.
+            if arith.order == Order::Transformers {
+                assert_eq!(differing(&by_token, &got.values), 0, "{site}");
+            } else {
+                assert!(distance(&by_token, &got.values) < 0.2, "{site}");
+            }
+            compared += got.values.len();
+        };
+        for layer in [0, 3] {
+            for (op, site) in CAPTURED {
+                check(&format!("L7/ops/layer{layer}/{op}"), &format!("layers.{layer}.{site}"));
+            }
+        }
+        for layer in 0..4 {
+            check(&format!("L7/layer{layer}"), &format!("layers.{layer}.mlp_residual"));
+            check(&format!("cache/L7/layer{layer}/k"), &format!("layers.{layer}.k_cache"));
+        }
+        check("L7/embed", "embed_tokens");
+        check("L7/norm", "norm");
+        check("L7/logits", "lm_head");
+        assert!(compared > 20_000, "{compared} values compared");
+    }
+}
+
+fn swapped(a: &Array) -> Vec<f64> {
+    let [h, s, d] = a.shape[..] else { panic!("three extents") };
+    let at = |i: usize| ((i / d % h) * s + i / d / h) * d + i % d;
+    (0..h * s * d).map(|i| a.values[at(i)]).collect()
+}
+
+#[test]
+fn ideal_equals_the_honest_f64_logits() {
+    for name in ["qwen3_tied", "qwen3_untied"] {
+        let (model, golden) = (model(name), golden(&format!("{name}.oracle.safetensors")));
+        let prompts = self::golden(&format!("{name}.bf16.safetensors"));
+        for n in PROMPTS {
+            let ids = ids(&prompts, n);
+            let trace = cached(&model, &Ideal, &ids, n, Keep::Logits);
+            let whole = run(&model, &Ideal, &ids, &RunOptions::default()).expect("golden ids");
+            let want = |what: &str| golden[&format!("L{n}/{what}")].values.clone();
+            let want = [want("logits"), want("decode/logits")].concat();
+            let cached = distance(&trace.logits().values, &want);
+            let whole = distance(&whole.logits().values, &want);
+            println!("{name} {n}: cached {cached:e}, whole {whole:e}");
+            // The distance of two f64 evaluations of logits below 20, measured at 1e-13.
+            assert!(cached < 1e-11 && whole < 1e-11, "{name} {n}: {cached:e} {whole:e}");
+        }
+    }
+}
