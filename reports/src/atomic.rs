@@ -26,9 +26,7 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), Error> {
 
 /// Creates `path` with `bytes`; an existing file is `io::ErrorKind::AlreadyExists` and stays.
 pub(crate) fn create_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    written(path, bytes)?
-        .persist_noclobber(path)
-        .map_err(|refused| refused.error)?;
+    written(path, bytes)?.persist_noclobber(path).map_err(|refused| refused.error)?;
     sync_folder(path)
 }
 
@@ -54,9 +52,5 @@ fn folder(path: &Path) -> &Path {
 
 /// A rename is lasting once the folder that holds the name is on the disk.
 fn sync_folder(path: &Path) -> io::Result<()> {
-    if cfg!(unix) {
-        File::open(folder(path))?.sync_all()
-    } else {
-        Ok(())
-    }
+    if cfg!(unix) { File::open(folder(path))?.sync_all() } else { Ok(()) }
 }

@@ -26,9 +26,7 @@ pub fn hash_dir(dir: &Path) -> Result<String, Error> {
     let mut files = Vec::new();
     collect(dir, ".", &mut files)?;
     if files.is_empty() {
-        return Err(Error::Empty {
-            path: dir.to_owned(),
-        });
+        return Err(Error::Empty { path: dir.to_owned() });
     }
     files.sort();
     let mut hasher = Sha256::new();
@@ -61,11 +59,8 @@ fn collect(dir: &Path, prefix: &str, files: &mut Vec<(String, PathBuf)>) -> Resu
 }
 
 fn hex(hasher: Sha256) -> String {
-    hasher
-        .finalize()
-        .iter()
-        .fold(String::with_capacity(64), |mut text, byte| {
-            write!(text, "{byte:02x}").expect("a String takes every write");
-            text
-        })
+    hasher.finalize().iter().fold(String::with_capacity(64), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("a String takes every write");
+        text
+    })
 }

@@ -57,36 +57,21 @@ impl Checkout {
                 commit: commit.trim().to_owned(),
                 dirty: git(dir, &["status", "--porcelain"]).is_none_or(|text| !text.is_empty()),
             },
-            None => Checkout {
-                commit: "unknown".to_owned(),
-                dirty: true,
-            },
+            None => Checkout { commit: "unknown".to_owned(), dirty: true },
         }
     }
 }
 
 fn git(dir: &Path, args: &[&str]) -> Option<String> {
-    let output = Command::new("git")
-        .arg("-C")
-        .arg(dir)
-        .args(args)
-        .output()
-        .ok()?;
-    if output.status.success() {
-        String::from_utf8(output.stdout).ok()
-    } else {
-        None
-    }
+    let output = Command::new("git").arg("-C").arg(dir).args(args).output().ok()?;
+    if output.status.success() { String::from_utf8(output.stdout).ok() } else { None }
 }
 
 /// The first `model name` of `/proc/cpuinfo`.
 fn cpu_model(info: &str) -> Option<&str> {
     let pairs = info.lines().filter_map(|line| line.split_once(':'));
     let mut models = pairs.filter(|(key, _)| key.trim() == "model name");
-    models
-        .next()
-        .map(|(_, model)| model.trim())
-        .filter(|model| !model.is_empty())
+    models.next().map(|(_, model)| model.trim()).filter(|model| !model.is_empty())
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -110,9 +95,7 @@ fn isa() -> Vec<&'static str> {
         "avx512bf16",
         "avx512fp16"
     );
-    all.into_iter()
-        .filter_map(|(name, has)| has.then_some(name))
-        .collect()
+    all.into_iter().filter_map(|(name, has)| has.then_some(name)).collect()
 }
 
 #[cfg(target_arch = "aarch64")]

@@ -55,15 +55,8 @@ fn case(row: &Row) -> String {
         Status::Error => "error",
         Status::Unmeasurable => "skipped",
     };
-    let numbers = format!(
-        "{}: measured {}, limit {}",
-        row.statistic, row.measured, row.limit
-    );
-    let at = row
-        .first_divergence
-        .as_ref()
-        .map(divergence_line)
-        .unwrap_or_default();
+    let numbers = format!("{}: measured {}, limit {}", row.statistic, row.measured, row.limit);
+    let at = row.first_divergence.as_ref().map(divergence_line).unwrap_or_default();
     let body = format!("{numbers}\n{at}\nrepeat: {}", row.repeat);
     let message = escaped(&row.reason);
     let body = escaped(&body);
@@ -72,11 +65,7 @@ fn case(row: &Row) -> String {
 
 /// The attribute in seconds; absent where there is no finite time, since XML has no NaN here.
 fn time(wall_s: Num) -> String {
-    if wall_s.is_finite() {
-        format!(" time=\"{:.3}\"", wall_s.0)
-    } else {
-        String::new()
-    }
+    if wall_s.is_finite() { format!(" time=\"{:.3}\"", wall_s.0) } else { String::new() }
 }
 
 /// Text for an attribute or an element. Characters that XML 1.0 cannot hold become U+FFFD.

@@ -18,9 +18,7 @@ pub fn gates_table(report: &Report) -> String {
         if rows.is_empty() {
             continue;
         }
-        let compared = rows
-            .iter()
-            .fold(0u64, |sum, row| sum.saturating_add(row.n_compared));
+        let compared = rows.iter().fold(0u64, |sum, row| sum.saturating_add(row.n_compared));
         text += &format!(
             "| {kind} | {} | {} | {} | {} | {} |\n",
             rows.len(),
@@ -36,11 +34,7 @@ pub fn gates_table(report: &Report) -> String {
 /// One line: date, commit, machine.
 pub fn host_line(report: &Report) -> String {
     let host = &report.host;
-    let isa = if host.isa.is_empty() {
-        "no vector extension known"
-    } else {
-        &host.isa.join(" ")
-    };
+    let isa = if host.isa.is_empty() { "no vector extension known" } else { &host.isa.join(" ") };
     let gpu = match (&host.gpu, &host.driver) {
         (None, _) => "no GPU".to_owned(),
         (Some(gpu), None) => format!("GPU {gpu}"),
@@ -50,11 +44,7 @@ pub fn host_line(report: &Report) -> String {
         "Measured on {} at commit {}{}: {}, {} cores, {}; {}.\n",
         report.start.date(),
         cell(&report.commit),
-        if report.dirty {
-            " with local changes"
-        } else {
-            ""
-        },
+        if report.dirty { " with local changes" } else { "" },
         cell(&host.cpu),
         host.cores,
         cell(isa),
@@ -81,9 +71,7 @@ fn passes(rows: &[&Row]) -> String {
 
 /// The measured row closest to its limit or furthest beyond it, as a share of the limit.
 fn worst(rows: &[&Row]) -> String {
-    let measured = rows
-        .iter()
-        .filter(|row| matches!(row.status, Status::Pass | Status::Fail));
+    let measured = rows.iter().filter(|row| matches!(row.status, Status::Pass | Status::Fail));
     match measured.max_by(|a, b| share(a).total_cmp(&share(b))) {
         Some(row) => format!("{} / {} {}", row.measured, row.limit, cell(&row.statistic)),
         None => "none measured".to_owned(),

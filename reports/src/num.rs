@@ -37,22 +37,14 @@ impl fmt::Display for Num {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let size = self.0.abs();
         let plain = size == 0.0 || (1e-4..1e15).contains(&size) || !self.0.is_finite();
-        let text = if plain {
-            format!("{}", self.0)
-        } else {
-            format!("{:e}", self.0)
-        };
+        let text = if plain { format!("{}", self.0) } else { format!("{:e}", self.0) };
         f.pad(&text)
     }
 }
 
 impl Serialize for Num {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        if self.0.is_finite() {
-            to.serialize_f64(self.0)
-        } else {
-            to.collect_str(self)
-        }
+        if self.0.is_finite() { to.serialize_f64(self.0) } else { to.collect_str(self) }
     }
 }
 

@@ -58,11 +58,7 @@ pub fn rewrite(text: &str, name: &str, content: &str) -> Result<String, MarkerEr
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     let (begin, end) = block(&lines, name)?;
     let content = content_lines(name, content)?;
-    let line_end = if lines[begin].ends_with("\r\n") {
-        "\r\n"
-    } else {
-        "\n"
-    };
+    let line_end = if lines[begin].ends_with("\r\n") { "\r\n" } else { "\n" };
     let mut out = lines[..=begin].concat();
     for line in content {
         out += line;
@@ -78,9 +74,7 @@ pub fn check(text: &str, name: &str, content: &str) -> Result<(), MarkerError> {
     let end_marker = marker(name, "end");
     let mut wanted = content_lines(name, content)?;
     wanted.push(&end_marker);
-    let found = lines[begin + 1..=end]
-        .iter()
-        .map(|line| line.trim_end_matches(['\r', '\n']));
+    let found = lines[begin + 1..=end].iter().map(|line| line.trim_end_matches(['\r', '\n']));
     // Both lists end with the end marker, which no content holds, so neither is a prefix.
     for (offset, (want, got)) in wanted.iter().zip(found).enumerate() {
         let same = *want == got || (*want == end_marker && got.trim() == end_marker);
@@ -102,10 +96,7 @@ fn marker(name: &str, edge: &str) -> String {
 
 /// Whether the line is a marker of any block.
 fn is_marker(line: &str) -> bool {
-    let inner = line
-        .trim()
-        .strip_prefix("<!-- ")
-        .and_then(|rest| rest.strip_suffix(" -->"));
+    let inner = line.trim().strip_prefix("<!-- ").and_then(|rest| rest.strip_suffix(" -->"));
     let name = inner.and_then(|text| text.strip_suffix(":begin").or(text.strip_suffix(":end")));
     name.is_some_and(|name| !name.is_empty() && !name.contains(char::is_whitespace))
 }
@@ -133,10 +124,7 @@ fn only(lines: &[&str], name: &str, edge: &str) -> Result<usize, MarkerError> {
     let mut found = (0..lines.len()).filter(|&line| lines[line].trim() == marker);
     match (found.next(), found.next()) {
         (None, _) => Err(MarkerError::Missing { marker }),
-        (Some(_), Some(second)) => Err(MarkerError::Duplicate {
-            marker,
-            line: second + 1,
-        }),
+        (Some(_), Some(second)) => Err(MarkerError::Duplicate { marker, line: second + 1 }),
         (Some(line), None) => Ok(line),
     }
 }
@@ -144,10 +132,9 @@ fn only(lines: &[&str], name: &str, edge: &str) -> Result<usize, MarkerError> {
 fn content_lines<'a>(name: &str, content: &'a str) -> Result<Vec<&'a str>, MarkerError> {
     let lines: Vec<&str> = content.lines().collect();
     match lines.iter().find(|line| is_marker(line)) {
-        Some(line) => Err(MarkerError::Content {
-            name: name.to_owned(),
-            marker: line.trim().to_owned(),
-        }),
+        Some(line) => {
+            Err(MarkerError::Content { name: name.to_owned(), marker: line.trim().to_owned() })
+        }
         None => Ok(lines),
     }
 }

@@ -157,10 +157,7 @@ impl Report {
     pub fn new(run: Run, wall_s: f64, rows: Vec<Row>) -> Report {
         let mut rows: Vec<Row> = rows.into_iter().map(Row::checked).collect();
         rows.sort_by(|a, b| a.id.cmp(&b.id));
-        assert!(
-            rows.windows(2).all(|two| two[0].id != two[1].id),
-            "report: a gate has two rows"
-        );
+        assert!(rows.windows(2).all(|two| two[0].id != two[1].id), "report: a gate has two rows");
         let totals = Totals::of(&rows);
         Report {
             schema: SCHEMA.to_owned(),
@@ -204,9 +201,7 @@ impl Report {
         if ordered && settled && Totals::of(&report.rows) == report.totals {
             Ok(report)
         } else {
-            Err(Error::Inconsistent {
-                path: path.to_owned(),
-            })
+            Err(Error::Inconsistent { path: path.to_owned() })
         }
     }
 }
@@ -226,17 +221,12 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path, want: &'static str) ->
     }
 
     let text = fs::read_to_string(path).map_err(Error::io(path))?;
-    let json = |source| Error::Json {
-        path: path.to_owned(),
-        source,
-    };
+    let json = |source| Error::Json { path: path.to_owned(), source };
     let probe: Probe = serde_json::from_str(&text).map_err(json)?;
     match probe.schema {
         Some(found) if found == want => serde_json::from_str(&text).map_err(json),
-        found => Err(Error::Schema {
-            path: path.to_owned(),
-            found: found.unwrap_or_default(),
-            want,
-        }),
+        found => {
+            Err(Error::Schema { path: path.to_owned(), found: found.unwrap_or_default(), want })
+        }
     }
 }

@@ -287,14 +287,9 @@ impl Row {
     }
 
     fn paths_differ(&self) -> bool {
-        let unlabelled = |path: &PathProof| PathProof {
-            label: String::new(),
-            ..path.clone()
-        };
+        let unlabelled = |path: &PathProof| PathProof { label: String::new(), ..path.clone() };
         match self.paths.split_first() {
-            Some((first, rest)) => rest
-                .iter()
-                .any(|path| unlabelled(path) != unlabelled(first)),
+            Some((first, rest)) => rest.iter().any(|path| unlabelled(path) != unlabelled(first)),
             None => false,
         }
     }

@@ -60,10 +60,7 @@ pub fn begin(dir: &Path, run: &Run, expected: &[Expected]) -> Result<(), Error> 
     let mut files = BTreeMap::new();
     for gate in expected {
         if files.insert(file_name(&gate.id)?, &gate.id).is_some() {
-            return Err(Error::Duplicate {
-                id: gate.id.clone(),
-                path: dir.join(RUN_FILE),
-            });
+            return Err(Error::Duplicate { id: gate.id.clone(), path: dir.join(RUN_FILE) });
         }
     }
     fs::create_dir_all(dir).map_err(Error::io(dir))?;
@@ -71,18 +68,13 @@ pub fn begin(dir: &Path, run: &Run, expected: &[Expected]) -> Result<(), Error> 
     let ours = |path: &PathBuf| is_row(path) || is_part(path) || path.ends_with(RUN_FILE);
     let row_folder = dir.join(RUN_FILE).is_file() && old.iter().all(ours);
     if !old.is_empty() && !row_folder {
-        return Err(Error::Foreign {
-            path: dir.to_owned(),
-        });
+        return Err(Error::Foreign { path: dir.to_owned() });
     }
     for path in old.iter().filter(|path| !path.ends_with(RUN_FILE)) {
         fs::remove_file(path).map_err(Error::io(path))?;
     }
-    let file = RunFile {
-        schema: RUN_SCHEMA.to_owned(),
-        run: run.clone(),
-        expected: expected.to_vec(),
-    };
+    let file =
+        RunFile { schema: RUN_SCHEMA.to_owned(), run: run.clone(), expected: expected.to_vec() };
     write_atomic(&dir.join(RUN_FILE), to_json(&file).as_bytes())
 }
 
@@ -90,17 +82,13 @@ pub fn begin(dir: &Path, run: &Run, expected: &[Expected]) -> Result<(), Error> 
 /// of one gate is refused: a rerun does not count.
 pub fn write_row(dir: &Path, row: &Row) -> Result<PathBuf, Error> {
     let path = dir.join(file_name(&row.id)?);
-    let file = RowFile {
-        schema: ROW_SCHEMA.to_owned(),
-        ended: Stamp::now(),
-        row: row.clone().checked(),
-    };
+    let file =
+        RowFile { schema: ROW_SCHEMA.to_owned(), ended: Stamp::now(), row: row.clone().checked() };
     match create_atomic(&path, to_json(&file).as_bytes()) {
         Ok(()) => Ok(path),
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(Error::Duplicate {
-            id: row.id.clone(),
-            path,
-        }),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            Err(Error::Duplicate { id: row.id.clone(), path })
+        }
         Err(error) => Err(Error::io(path)(error)),
     }
 }
@@ -114,10 +102,7 @@ pub fn merge(dir: &Path) -> Result<Report, Error> {
     let mut awaited: BTreeMap<&str, &Expected> = BTreeMap::new();
     for gate in &expected {
         if awaited.insert(&gate.id, gate).is_some() {
-            return Err(Error::Duplicate {
-                id: gate.id.clone(),
-                path: dir.join(RUN_FILE),
-            });
+            return Err(Error::Duplicate { id: gate.id.clone(), path: dir.join(RUN_FILE) });
         }
     }
     let mut seen: BTreeMap<String, PathBuf> = BTreeMap::new();
@@ -125,20 +110,13 @@ pub fn merge(dir: &Path) -> Result<Report, Error> {
     for path in listing(dir)?.into_iter().filter(|path| is_row(path)) {
         let RowFile { ended, row, .. } = read_json(&path, ROW_SCHEMA)?;
         if let Some(first) = seen.insert(row.id.clone(), path.clone()) {
-            return Err(Error::Duplicate {
-                id: row.id,
-                path: first,
-            });
+            return Err(Error::Duplicate { id: row.id, path: first });
         }
         if !path.ends_with(file_name(&row.id)?) {
             return Err(Error::Misnamed { path, id: row.id });
         }
         if ended < run.start {
-            return Err(Error::Stale {
-                id: row.id,
-                ended,
-                start: run.start,
-            });
+            return Err(Error::Stale { id: row.id, ended, start: run.start });
         }
         match awaited.remove(row.id.as_str()) {
             Some(gate) if gate.kind == row.kind && gate.seed == row.seed => {}
@@ -165,10 +143,10 @@ fn file_name(id: &str) -> Result<String, Error> {
     }
 }
 
-/// A row's file: visible, `.json`, and not the run's.
+/// Every `.json` but the run's is a row's file, and is refused if it holds none.
 fn is_row(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    name.ends_with(".json") && !name.starts_with('.') && name != RUN_FILE
+    name.ends_with(".json") && name != RUN_FILE
 }
 
 /// What a process that died while writing left behind.
@@ -180,9 +158,7 @@ fn is_part(path: &Path) -> bool {
 /// The folder's entries, sorted.
 fn listing(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let entries = fs::read_dir(dir).map_err(Error::io(dir))?;
-    let paths: Result<Vec<_>, _> = entries
-        .map(|entry| entry.map(|entry| entry.path()))
-        .collect();
+    let paths: Result<Vec<_>, _> = entries.map(|entry| entry.map(|entry| entry.path())).collect();
     let mut paths = paths.map_err(Error::io(dir))?;
     paths.sort();
     Ok(paths)

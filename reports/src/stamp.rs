@@ -54,9 +54,7 @@ impl TryFrom<String> for Stamp {
     fn try_from(text: String) -> Result<Stamp, String> {
         match parse_ms(&text) {
             Some(ms) if format_ms(ms) == text => Ok(Stamp(text)),
-            _ => Err(format!(
-                "not a UTC time like 2026-03-01T12:00:00.250Z: {text:?}"
-            )),
+            _ => Err(format!("not a UTC time like 2026-03-01T12:00:00.250Z: {text:?}")),
         }
     }
 }
@@ -102,11 +100,7 @@ fn civil_from_days(days: u64) -> (u64, u64, u64) {
     let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let march_month = (5 * of_year + 2) / 153;
     let day = of_year - (153 * march_month + 2) / 5 + 1;
-    let month = if march_month < 10 {
-        march_month + 3
-    } else {
-        march_month - 9
-    };
+    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
     let year = era * 400 + year_of_era + u64::from(month <= 2);
     (year, month, day)
 }
@@ -130,11 +124,7 @@ mod tests {
         let (mut year, mut month, mut day) = (1970, 1, 1);
         for days in 0..146_097 {
             assert_eq!(civil_from_days(days), (year, month, day), "day {days}");
-            assert_eq!(
-                days_from_civil(year, month, day),
-                days,
-                "{year}-{month}-{day}"
-            );
+            assert_eq!(days_from_civil(year, month, day), days, "{year}-{month}-{day}");
             let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
             let length = match month {
                 2 => 28 + u64::from(leap),

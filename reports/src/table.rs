@@ -9,26 +9,12 @@ use crate::row::{Divergence, Row, Status};
 /// One line a row, columns aligned, then what is wrong with each row that is not PASS.
 pub fn table(report: &Report) -> String {
     let mut lines = vec![
-        [
-            "status",
-            "gate",
-            "statistic",
-            "measured",
-            "limit",
-            "compared",
-            "wall s",
-        ]
-        .map(str::to_owned),
+        ["status", "gate", "statistic", "measured", "limit", "compared", "wall s"]
+            .map(str::to_owned),
     ];
     lines.extend(report.rows.iter().map(cells));
     let widths: Vec<usize> = (0..7)
-        .map(|column| {
-            lines
-                .iter()
-                .map(|cells| cells[column].chars().count())
-                .max()
-                .unwrap_or(0)
-        })
+        .map(|column| lines.iter().map(|cells| cells[column].chars().count()).max().unwrap_or(0))
         .collect();
     let mut text = String::new();
     for (index, cells) in lines.iter().enumerate() {
@@ -36,11 +22,7 @@ pub fn table(report: &Report) -> String {
         for (column, (cell, &width)) in cells.iter().zip(&widths).enumerate() {
             let gap = " ".repeat(width - cell.chars().count());
             let numeric = column >= 3;
-            line += &if numeric {
-                format!("{gap}{cell}  ")
-            } else {
-                format!("{cell}{gap}  ")
-            };
+            line += &if numeric { format!("{gap}{cell}  ") } else { format!("{cell}{gap}  ") };
         }
         text += line.trim_end();
         text.push('\n');
@@ -80,11 +62,7 @@ pub(crate) fn status_name(status: Status) -> &'static str {
 /// What a divergence says, in one line.
 pub(crate) fn divergence_line(at: &Divergence) -> String {
     let mut line = format!("first at {}", at.op);
-    let places = [
-        ("layer", at.layer),
-        ("position", at.position),
-        ("element", at.element),
-    ];
+    let places = [("layer", at.layer), ("position", at.position), ("element", at.element)];
     for (name, place) in places {
         if let Some(place) = place {
             line += &format!(", {name} {place}");
@@ -144,11 +122,7 @@ fn findings(row: &Row) -> String {
 fn visible(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() {
-            out.extend(c.escape_default())
-        } else {
-            out.push(c)
-        }
+        if c.is_control() { out.extend(c.escape_default()) } else { out.push(c) }
     }
     out
 }

@@ -43,12 +43,7 @@ fn no_half_written_file_is_ever_visible() {
         reader.join().expect("the reader saw whole files only")
     });
     assert!(reads > 0);
-    assert_eq!(
-        fs::read_dir(dir.path())
-            .expect("the folder is there")
-            .count(),
-        1
-    );
+    assert_eq!(fs::read_dir(dir.path()).expect("the folder is there").count(), 1);
 }
 
 #[test]
@@ -59,16 +54,8 @@ fn a_failed_write_leaves_the_folder_as_it_was() {
     assert!(matches!(refused, Err(Error::Io { .. })), "{refused:?}");
     let refused = write_atomic(&dir.path().join("absent/file"), b"new");
     assert!(matches!(refused, Err(Error::Io { .. })), "{refused:?}");
-    assert_eq!(
-        fs::read_dir(dir.path())
-            .expect("the folder is there")
-            .count(),
-        1
-    );
-    assert_eq!(
-        fs::read(dir.path().join("taken/inner")).expect("it is there"),
-        b"kept"
-    );
+    assert_eq!(fs::read_dir(dir.path()).expect("the folder is there").count(), 1);
+    assert_eq!(fs::read(dir.path().join("taken/inner")).expect("it is there"), b"kept");
 }
 
 #[cfg(unix)]
@@ -94,10 +81,7 @@ fn the_hash_of_a_file_is_sha256() {
     let dir = scratch();
     put(dir.path(), "f", b"abc");
     let want = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-    assert_eq!(
-        hash_file(&dir.path().join("f")).expect("the file is read"),
-        want
-    );
+    assert_eq!(hash_file(&dir.path().join("f")).expect("the file is read"), want);
 }
 
 /// The value is that of the shell line in the module's doc, run once on these three files.
@@ -118,13 +102,9 @@ fn every_change_of_a_folder_changes_its_hash() {
     let changes: [(&str, Change); 6] = [
         ("nothing", |_| {}),
         ("a byte", |dir| put(dir, "a", b"2")),
-        ("a name", |dir| {
-            fs::rename(dir.join("a"), dir.join("c")).expect("it is renamed")
-        }),
+        ("a name", |dir| fs::rename(dir.join("a"), dir.join("c")).expect("it is renamed")),
         ("a new empty file", |dir| put(dir, "e", b"")),
-        ("a lost file", |dir| {
-            fs::remove_file(dir.join("d/b")).expect("it is removed")
-        }),
+        ("a lost file", |dir| fs::remove_file(dir.join("d/b")).expect("it is removed")),
         ("bytes moved between files", |dir| {
             put(dir, "a", b"12");
             put(dir, "d/b", b"");
@@ -137,11 +117,7 @@ fn every_change_of_a_folder_changes_its_hash() {
         put(dir.path(), "d/b", b"2");
         change(dir.path());
         let hash = hash_dir(dir.path()).expect("the folder is read");
-        assert_eq!(
-            hash_dir(dir.path()).expect("the folder is read"),
-            hash,
-            "{why}: twice"
-        );
+        assert_eq!(hash_dir(dir.path()).expect("the folder is read"), hash, "{why}: twice");
         assert!(!seen.contains(&hash), "{why} does not change the hash");
         seen.push(hash);
     }
@@ -152,16 +128,10 @@ fn folders_that_cannot_be_hashed() {
     let dir = scratch();
     fs::create_dir(dir.path().join("empty")).expect("a folder is made");
     assert!(matches!(hash_dir(dir.path()), Err(Error::Empty { .. })));
-    assert!(matches!(
-        hash_dir(&dir.path().join("absent")),
-        Err(Error::Io { .. })
-    ));
+    assert!(matches!(hash_dir(&dir.path().join("absent")), Err(Error::Io { .. })));
     put(dir.path(), "a\\b", b"");
     if cfg!(unix) {
-        assert!(matches!(
-            hash_dir(dir.path()),
-            Err(Error::Unhashable { .. })
-        ));
+        assert!(matches!(hash_dir(dir.path()), Err(Error::Unhashable { .. })));
     }
 }
 
@@ -174,10 +144,7 @@ fn links_count_with_their_content_and_never_lead_away() {
     put(blobs.path(), "blob", b"1");
     symlink(blobs.path().join("blob"), linked.path().join("f")).expect("a link is made");
     let hash = |dir: &TempDir| hash_dir(dir.path());
-    assert_eq!(
-        hash(&plain).expect("it is read"),
-        hash(&linked).expect("it is read")
-    );
+    assert_eq!(hash(&plain).expect("it is read"), hash(&linked).expect("it is read"));
     symlink(blobs.path(), linked.path().join("folder")).expect("a link is made");
     assert!(matches!(hash(&linked), Err(Error::Unhashable { .. })));
     fs::remove_file(linked.path().join("folder")).expect("the link is removed");
@@ -202,23 +169,14 @@ fn this_machine() {
 
 #[test]
 fn checkouts() {
-    let unknown = Checkout {
-        commit: "unknown".to_owned(),
-        dirty: true,
-    };
+    let unknown = Checkout { commit: "unknown".to_owned(), dirty: true };
     let dir = scratch();
     assert_eq!(Checkout::capture(&dir.path().join("absent")), unknown);
     let git = |args: &str| {
         let args = args.split(' ');
         let mut git = Command::new("git");
-        git.arg("-C")
-            .arg(dir.path())
-            .args(["-c", "user.name=t", "-c", "user.email=t@t"]);
-        git.args(args)
-            .output()
-            .expect("git runs where this project is built")
-            .status
-            .success()
+        git.arg("-C").arg(dir.path()).args(["-c", "user.name=t", "-c", "user.email=t@t"]);
+        git.args(args).output().expect("git runs where this project is built").status.success()
     };
     assert!(git("init -q"));
     assert_eq!(Checkout::capture(dir.path()), unknown, "no commit yet");

@@ -66,11 +66,7 @@ fn run_at(start: Stamp) -> Run {
             limits: "11".to_owned(),
             manifests: "aa".to_owned(),
         },
-        code_sizes: vec![CodeSize {
-            part: "engine".to_owned(),
-            lines: 10,
-            budget: Some(7000),
-        }],
+        code_sizes: vec![CodeSize { part: "engine".to_owned(), lines: 10, budget: Some(7000) }],
     }
 }
 

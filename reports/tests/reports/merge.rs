@@ -29,11 +29,7 @@ fn rows_are_sorted_summed_and_survive_the_file() {
     let dir = begun(&["b/x", "a", "a/b"]);
     let mut failed = good("a");
     failed.measured = Num(f64::from_bits(0x3ff1_2345_6789_abcd));
-    for row in [
-        &good("b/x"),
-        &failed.judged(),
-        &good("a/b").unmeasurable("no GPU"),
-    ] {
+    for row in [&good("b/x"), &failed.judged(), &good("a/b").unmeasurable("no GPU")] {
         write_row(dir.path(), row).expect("a first row is written");
     }
     assert!(dir.path().join("a+b.json").is_file());
@@ -53,15 +49,24 @@ fn rows_are_sorted_summed_and_survive_the_file() {
     let file = dir.path().join("report.out");
     report.write(&file).expect("the report is written");
     assert_eq!(Report::read(&file).expect("the report is read"), report);
-    assert_eq!(
-        fs::read_to_string(&file).expect("it is text"),
-        report.to_json()
-    );
-    assert!(
-        report
-            .to_json()
-            .starts_with("{\n  \"schema\": \"samebits.report/1\",\n")
-    );
+    assert_eq!(fs::read_to_string(&file).expect("it is text"), report.to_json());
+    assert!(report.to_json().starts_with("{\n  \"schema\": \"samebits.report/1\",\n"));
+}
+
+/// The merge may come much later; the run ends with its last row.
+#[test]
+fn the_wall_time_is_that_of_the_last_row() {
+    let dir = TempDir::new().expect("a scratch folder");
+    let ids = ["a", "b"];
+    begin(dir.path(), &run_at(stamp(1000)), &expected(&ids)).expect("an empty folder begins");
+    for (id, ended) in ids.iter().zip([stamp(1090), stamp(1030)]) {
+        let path = write_row(dir.path(), &good(id)).expect("a first row is written");
+        let text = fs::read_to_string(&path).expect("the row is there");
+        let from = text.find("\"ended\": \"").expect("the row has its time") + 10;
+        let moved = text[..from].to_owned() + ended.as_str() + &text[from + 24..];
+        fs::write(&path, moved).expect("the row is written");
+    }
+    assert_eq!(merge(dir.path()).expect("a full folder merges").wall_s, Num(90.0));
 }
 
 #[test]
@@ -83,11 +88,7 @@ fn a_forged_pass_is_an_error_in_the_report() {
     edit(&path, "\"n_compared\": 1234", "\"n_compared\": 0");
     let report = merge(dir.path()).expect("a bad row is no reason to refuse");
     assert_eq!(report.rows[0].status, Status::Error);
-    assert!(
-        report.rows[0].reason.starts_with("zero work"),
-        "{}",
-        report.rows[0].reason
-    );
+    assert!(report.rows[0].reason.starts_with("zero work"), "{}", report.rows[0].reason);
 }
 
 #[test]
@@ -107,14 +108,8 @@ fn a_rerun_does_not_count() {
     red.measured = Num(1.0);
     write_row(dir.path(), &red.judged()).expect("a first row is written");
     let again = write_row(dir.path(), &good("a"));
-    assert!(
-        matches!(again, Err(Error::Duplicate { ref id, .. }) if id == "a"),
-        "{again:?}"
-    );
-    assert_eq!(
-        merge(dir.path()).expect("one row").rows[0].status,
-        Status::Fail
-    );
+    assert!(matches!(again, Err(Error::Duplicate { ref id, .. }) if id == "a"), "{again:?}");
+    assert_eq!(merge(dir.path()).expect("one row").rows[0].status, Status::Fail);
 }
 
 #[test]
@@ -123,16 +118,10 @@ fn of_many_writers_of_one_row_one_wins() {
     let won = std::thread::scope(|scope| {
         let write = || write_row(dir.path(), &good("a")).is_ok();
         let writers: Vec<_> = (0..8).map(|_| scope.spawn(write)).collect();
-        writers
-            .into_iter()
-            .filter_map(|writer| writer.join().ok())
-            .filter(|&won| won)
-            .count()
+        writers.into_iter().filter_map(|writer| writer.join().ok()).filter(|&won| won).count()
     });
     assert_eq!(won, 1);
-    let names = fs::read_dir(dir.path())
-        .expect("the folder is there")
-        .count();
+    let names = fs::read_dir(dir.path()).expect("the folder is there").count();
     assert_eq!(names, 2, "a temporary file stays behind");
 }
 
@@ -206,10 +195,7 @@ fn spoiled_folders_are_refused(#[case] want: &str, #[case] spoil: fn(&Path)) {
 #[case::not_ascii("é")]
 fn ids_that_name_no_file(#[case] id: &str) {
     let dir = begun(&[]);
-    assert!(matches!(
-        write_row(dir.path(), &good(id)),
-        Err(Error::Id { .. })
-    ));
+    assert!(matches!(write_row(dir.path(), &good(id)), Err(Error::Id { .. })));
     let begun = begin(dir.path(), &run_at(stamp(0)), &expected(&[id]));
     assert!(matches!(begun, Err(Error::Id { .. })));
 }
@@ -222,12 +208,7 @@ fn a_new_run_forgets_the_old_and_spares_other_folders() {
     begin(dir.path(), &run_at(Stamp::now()), &expected(&["a"])).expect("a row folder begins");
     let report = merge(dir.path()).expect("an emptied folder merges");
     assert_eq!(report.rows[0].reason, "did not report");
-    assert_eq!(
-        fs::read_dir(dir.path())
-            .expect("the folder is there")
-            .count(),
-        1
-    );
+    assert_eq!(fs::read_dir(dir.path()).expect("the folder is there").count(), 1);
 
     fs::write(dir.path().join("notes.txt"), "mine").expect("a foreign file");
     let refused = begin(dir.path(), &run_at(Stamp::now()), &[]);
@@ -257,18 +238,11 @@ fn two_gates_of_one_id_do_not_begin() {
 fn verdicts(#[case] statuses: &[Status], #[case] want: Verdict, #[case] code: u8) {
     let row = |(index, &status): (usize, &Status)| match status {
         Status::Pass => good(&format!("g{index}")),
-        status => Row {
-            status,
-            reason: "why".to_owned(),
-            ..good(&format!("g{index}"))
-        },
+        status => Row { status, reason: "why".to_owned(), ..good(&format!("g{index}")) },
     };
     let rows = statuses.iter().enumerate().map(row).collect();
     let report = Report::new(run_at(stamp(0)), 1.0, rows);
-    assert_eq!(
-        (report.verdict(), report.verdict().exit_code()),
-        (want, code)
-    );
+    assert_eq!((report.verdict(), report.verdict().exit_code()), (want, code));
 }
 
 /// Each case edits a written report of one PASS and one FAIL row.
@@ -282,20 +256,13 @@ fn verdicts(#[case] statuses: &[Status], #[case] want: Verdict, #[case] code: u8
 fn edited_reports_are_refused(#[case] from: &str, #[case] to: &str) {
     let dir = TempDir::new().expect("a scratch folder");
     let path = dir.path().join("report.json");
-    let failed = Row {
-        measured: Num(1.0),
-        ..good("b")
-    }
-    .judged();
+    let failed = Row { measured: Num(1.0), ..good("b") }.judged();
     let report = Report::new(run_at(stamp(0)), 1.0, vec![failed, good("a")]);
     report.write(&path).expect("the report is written");
     Report::read(&path).expect("the unedited report is read");
     edit(&path, from, to);
     let refused = Report::read(&path);
-    assert!(
-        matches!(refused, Err(Error::Inconsistent { .. })),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Err(Error::Inconsistent { .. })), "{refused:?}");
 }
 
 #[test]

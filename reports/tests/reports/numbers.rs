@@ -32,17 +32,12 @@ fn texts(#[case] value: f64, #[case] json: &str, #[case] shown: &str) {
 fn random_bits_come_back() {
     let mut bits = 1u64;
     for _ in 0..100_000 {
-        bits = bits
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        bits = bits.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let value = f64::from_bits(bits);
         let json = serde_json::to_string(&Num(value)).expect("a number is written");
         let read: Num = serde_json::from_str(&json).expect("a written number is read");
         assert_eq!(read, Num(value), "{bits:#x} as {json}");
-        let shown: f64 = Num(value)
-            .to_string()
-            .parse()
-            .expect("a shown number is a number");
+        let shown: f64 = Num(value).to_string().parse().expect("a shown number is a number");
         assert_eq!(Num(shown), Num(value), "{bits:#x} as {}", Num(value));
     }
 }
@@ -55,10 +50,7 @@ fn random_bits_come_back() {
 #[case::beyond("1e999")]
 #[case::bool("true")]
 fn no_number(#[case] json: &str) {
-    assert!(
-        serde_json::from_str::<Num>(json).is_err(),
-        "{json} is read as a number"
-    );
+    assert!(serde_json::from_str::<Num>(json).is_err(), "{json} is read as a number");
 }
 
 #[test]
@@ -94,10 +86,7 @@ fn dates(#[case] seconds: u64, #[case] want: &str) {
 #[case::empty("")]
 fn no_date(#[case] text: &str) {
     let json = serde_json::to_string(text).expect("a string is written");
-    assert!(
-        serde_json::from_str::<Stamp>(&json).is_err(),
-        "{text:?} is read as a time"
-    );
+    assert!(serde_json::from_str::<Stamp>(&json).is_err(), "{text:?} is read as a time");
 }
 
 #[test]

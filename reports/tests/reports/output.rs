@@ -9,11 +9,7 @@ use crate::{good, run_at, stamp};
 
 /// One row of each status, with hostile text.
 fn mixed() -> Report {
-    let mut failed = Row {
-        measured: Num(3.0),
-        ..good("b/fail")
-    }
-    .judged();
+    let mut failed = Row { measured: Num(3.0), ..good("b/fail") }.judged();
     failed.first_divergence = Some(Divergence {
         op: "q_proj".to_owned(),
         layer: Some(3),
@@ -26,11 +22,7 @@ fn mixed() -> Report {
     });
     let gpu = good("c/gpu").unmeasurable("no GPU: 'none' <found>\u{1b}[31m");
     let broken = good("d/error").error("größer\nals | erwartet");
-    Report::new(
-        run_at(stamp(0)),
-        12.25,
-        vec![good("a/pass"), failed, gpu, broken],
-    )
+    Report::new(run_at(stamp(0)), 12.25, vec![good("a/pass"), failed, gpu, broken])
 }
 
 #[test]
@@ -105,12 +97,27 @@ fn junit_counts_and_escapes() {
     assert_eq!(junit(&mixed()), want);
 }
 
+/// Four counts that all differ, so that no two can be swapped.
+#[test]
+fn each_count_is_that_of_its_status() {
+    let mut rows: Vec<Row> = ["p1", "p2", "p3", "p4"].map(good).to_vec();
+    rows.extend(["u1", "u2", "u3"].map(|id| good(id).unmeasurable("no GPU")));
+    rows.extend(["e1", "e2"].map(|id| good(id).error("broke")));
+    rows.push(Row { measured: Num(1.0), ..good("f1") }.judged());
+    let report = Report::new(run_at(stamp(0)), 1.0, rows);
+    let text = junit(&report);
+    let counts = "tests=\"10\" failures=\"1\" errors=\"2\" skipped=\"3\"";
+    assert_eq!(text.matches(counts).count(), 2, "{text}");
+    let elements = ["<testcase ", "<failure ", "<error ", "<skipped "];
+    assert_eq!(elements.map(|element| text.matches(element).count()), [10, 1, 2, 3]);
+    let line = summary(&report);
+    let want = "10 gates: 4 passed, 1 failed, 2 errors, 3 unmeasurable; ";
+    assert!(line.starts_with(want), "{line}");
+}
+
 #[test]
 fn junit_has_no_time_that_is_no_number() {
-    let row = Row {
-        wall_s: Num(f64::NAN),
-        ..good("a")
-    };
+    let row = Row { wall_s: Num(f64::NAN), ..good("a") };
     let text = junit(&Report::new(run_at(stamp(0)), f64::INFINITY, vec![row]));
     assert!(!text.contains(" time="), "{text}");
 }
@@ -127,27 +134,10 @@ fn gates_by_kind() {
         residual("small-but-close", 0.9, 1.0),
         residual("large-but-far", 50.0, 100.0),
         good("a"),
-        Row {
-            kind: Kind::HostSync,
-            ..good("s")
-        }
-        .unmeasurable("no GPU"),
-        Row {
-            kind: Kind::Order,
-            measured: Num(2.0),
-            ..good("o1")
-        }
-        .judged(),
-        Row {
-            kind: Kind::Order,
-            ..good("o2")
-        }
-        .judged(),
-        Row {
-            kind: Kind::Order,
-            ..good("o3")
-        }
-        .error("broke"),
+        Row { kind: Kind::HostSync, ..good("s") }.unmeasurable("no GPU"),
+        Row { kind: Kind::Order, measured: Num(2.0), ..good("o1") }.judged(),
+        Row { kind: Kind::Order, ..good("o2") }.judged(),
+        Row { kind: Kind::Order, ..good("o3") }.error("broke"),
     ];
     let want = format!(
         "| kind | gates | passed | comparisons | worst measured / limit | what it proves |\n\
@@ -165,12 +155,7 @@ fn gates_by_kind() {
 }
 
 #[rstest]
-#[case::clean(
-    false,
-    None,
-    None,
-    "at commit 0123abcd: Test CPU &lt;1>, 2 cores, avx2 fma; no GPU."
-)]
+#[case::clean(false, None, None, "at commit 0123abcd: Test CPU &lt;1>, 2 cores, avx2 fma; no GPU.")]
 #[case::dirty(
     true,
     None,

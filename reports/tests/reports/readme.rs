@@ -10,10 +10,7 @@ const TEXT: &str = "# T\n\n<!-- gates:begin -->\nold\n<!-- gates:end -->\n\n\
 fn only_the_block_changes() {
     let new = rewrite(TEXT, "gates", "| a |\n| b |\n").expect("the block is there");
     assert_eq!(new, TEXT.replace("old\n", "| a |\n| b |\n"));
-    assert_eq!(
-        rewrite(&new, "gates", "| a |\n| b |\n").expect("the block is there"),
-        new
-    );
+    assert_eq!(rewrite(&new, "gates", "| a |\n| b |\n").expect("the block is there"), new);
     assert_eq!(check(&new, "gates", "| a |\n| b |\n"), Ok(()));
     let empty = rewrite(TEXT, "gates", "").expect("the block is there");
     assert_eq!(empty, TEXT.replace("old\n", ""));
@@ -61,10 +58,7 @@ fn the_first_differing_line_is_named(
 #[rstest]
 #[case::none("x\n", "no line `<!-- a:begin -->`")]
 #[case::no_end("<!-- a:begin -->\n", "no line `<!-- a:end -->`")]
-#[case::within_a_line(
-    "see `<!-- a:begin -->`\n<!-- a:end -->\n",
-    "no line `<!-- a:begin -->`"
-)]
+#[case::within_a_line("see `<!-- a:begin -->`\n<!-- a:end -->\n", "no line `<!-- a:begin -->`")]
 #[case::two_begins(
     "<!-- a:begin -->\n<!-- a:begin -->\n<!-- a:end -->\n",
     "line 2: a second `<!-- a:begin -->`"
@@ -73,10 +67,7 @@ fn the_first_differing_line_is_named(
     "<!-- a:begin -->\n<!-- a:end -->\n\n<!-- a:end -->\n",
     "line 4: a second `<!-- a:end -->`"
 )]
-#[case::swapped(
-    "<!-- a:end -->\n<!-- a:begin -->\n",
-    "line 1: `<!-- a:end -->` crosses block a"
-)]
+#[case::swapped("<!-- a:end -->\n<!-- a:begin -->\n", "line 1: `<!-- a:end -->` crosses block a")]
 #[case::crossed(
     "<!-- a:begin -->\n<!-- b:begin -->\n<!-- a:end -->\n<!-- b:end -->\n",
     "line 2: `<!-- b:begin -->` crosses block a"
@@ -95,9 +86,6 @@ fn bad_markers(#[case] text: &str, #[case] want: &str) {
 fn content_with_a_marker_is_refused() {
     for content in ["x\n<!-- gates:end -->\n", " <!-- other:begin --> "] {
         let refused = rewrite(TEXT, "gates", content);
-        assert!(
-            matches!(refused, Err(MarkerError::Content { .. })),
-            "{refused:?}"
-        );
+        assert!(matches!(refused, Err(MarkerError::Content { .. })), "{refused:?}");
     }
 }

@@ -45,11 +45,7 @@ fn control(row: &mut Row, change: impl FnOnce(&mut samebits_reports::Control)) {
 #[case::over(Fault::OverLimit, |r: &mut Row| r.measured = Num(1e-300))]
 fn a_broken_pass_is_an_error(#[case] fault: Fault, #[case] breaks: fn(&mut Row)) {
     let mut row = good("g");
-    assert_eq!(
-        (row.status, row.fault()),
-        (Status::Pass, None),
-        "the unbroken row passes"
-    );
+    assert_eq!((row.status, row.fault()), (Status::Pass, None), "the unbroken row passes");
     breaks(&mut row);
     assert_eq!(row.fault(), Some(fault));
     let row = row.checked();
@@ -112,19 +108,9 @@ fn still_a_pass(#[case] change: fn(&mut Row)) {
 #[test]
 fn a_new_row_is_an_error_and_silence_never_pays() {
     let new = Row::new("g", Kind::Order, 1, "gates run g").checked();
-    assert_eq!(
-        (new.status, new.reason.as_str()),
-        (Status::Error, "did not report")
-    );
-    assert_eq!(
-        new.clone().judged().status,
-        Status::Error,
-        "judging nothing is no pass"
-    );
-    assert_eq!(
-        new.clone().unmeasurable("no GPU").status,
-        Status::Unmeasurable
-    );
+    assert_eq!((new.status, new.reason.as_str()), (Status::Error, "did not report"));
+    assert_eq!(new.clone().judged().status, Status::Error, "judging nothing is no pass");
+    assert_eq!(new.clone().unmeasurable("no GPU").status, Status::Unmeasurable);
     let silent = new.clone().unmeasurable(" ");
     assert_eq!(silent.status, Status::Error);
     assert_eq!(silent.reason, Fault::NoReason.to_string());
