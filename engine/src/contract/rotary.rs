@@ -1,0 +1,50 @@
+//! Rotary tables: f32 angles of f32 frequencies, and their correctly rounded cosines and sines.
+
+use super::exact::{cos_f32, pow_f32, sin_f32};
+use super::powf::pow_u10;
+
+/// Entries that torch's vectorised `pow` takes at once; the rest go through libm's.
+const VECTOR: usize = 32;
+
+/// Inverse frequencies `1 / theta^(2 i / dim)` in f32, `dim / 2` of them.
+///
+/// The exponent, the power and the reciprocal are each one f32 operation, as in Transformers.
+pub fn inv_freq(theta: f64, dim: usize) -> Vec<f32> {
+    let (count, base) = (dim / 2, theta as f32);
+    (0..count)
+        .map(|i| {
+            let exponent = (2 * i) as f32 / dim as f32;
+            let vectorised = i < count / VECTOR * VECTOR;
+            1.0 / if vectorised { pow_u10(base, exponent) } else { pow_f32(base, exponent) }
+        })
+        .collect()
+}
+
+/// Cosines and sines of every position, in f32, before rounding to the run's dtype.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RotaryTables {
+    /// Entries of a row: half the rotary width.
+    pub half: usize,
+    /// Cosines.
+    pub cos: Vec<f32>, // [positions, half]
+    /// Sines.
+    pub sin: Vec<f32>, // [positions, half]
+}
+
+impl RotaryTables {
+    /// Tables for positions `0 .. positions`.
+    pub fn new(theta: f64, dim: usize, positions: usize) -> Self {
+        use rayon::prelude::*;
+        let freq = inv_freq(theta, dim);
+        let angle = |i: usize| freq[i % freq.len()] * (i / freq.len()) as f32;
+        let table = |f: fn(f32) -> f32| {
+            (0..positions * freq.len()).into_par_iter().map(|i| f(angle(i))).collect()
+        };
+        Self { half: freq.len(), cos: table(cos_f32), sin: table(sin_f32) }
+    }
+
+    /// Positions the tables hold.
+    pub fn positions(&self) -> usize {
+        self.cos.len() / self.half
+    }
+}

@@ -1,0 +1,115 @@
+//! Kernel tables: what an instruction set provides. A table exists only if the CPU can run it.
+
+use half::bf16;
+
+use super::panels::PANEL;
+use super::{scalar, simd, vector};
+use crate::contract::{Element, Order};
+use crate::op::NormForm;
+
+/// Rows that a tile advances together.
+pub const ROWS: usize = 6;
+
+/// A product of up to [`ROWS`] rows with one panel.
+#[derive(Debug)]
+pub struct TileArgs<'a, E> {
+    /// Rows of `x`, `stride` elements apart.
+    pub x: &'a [E],
+    /// Elements from one row of `x` to the next.
+    pub stride: usize,
+    /// Rows computed, 1 to [`ROWS`].
+    pub rows: usize,
+    /// One packed panel, at least as long as the longest row.
+    pub panel: &'a [E],
+    /// Terms of each row's sums, at least 1: what lies beyond takes no part.
+    pub terms: [usize; ROWS],
+    /// Terms in a block of the chain; even.
+    pub block: usize,
+}
+
+/// Sums of a tile, before rounding: `[row][column of the panel]`.
+#[repr(align(64))]
+#[derive(Debug)]
+pub struct Tile(pub [[f32; PANEL]; ROWS]);
+
+impl Tile {
+    /// A tile of zeros.
+    pub const fn new() -> Self {
+        Self([[0.0; PANEL]; ROWS])
+    }
+}
+
+impl Default for Tile {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Kernels for one element type. Slices of one call have one length.
+#[derive(Debug)]
+pub struct Table<E: Element> {
+    /// Block sums of a product, in the chain order of the contract.
+    pub tile: fn(&TileArgs<'_, E>, &mut Tile),
+    /// `out, x`
+    pub silu: fn(&mut [E], &[E]),
+    /// `out, a, b`
+    pub mul: fn(&mut [E], &[E], &[E]),
+    /// `out, a, b`
+    pub add: fn(&mut [E], &[E], &[E]),
+    /// `out, x, weight, eps, form`: one vector
+    pub rms_norm: fn(&mut [E], &[E], &[E], f32, NormForm),
+    /// `out, x, cos, sin`: one head
+    pub rope: fn(&mut [E], &[E], &[E], &[E]),
+    /// `out, x, order`: one row
+    pub softmax: fn(&mut [E], &[E], Order),
+}
+
+/// All kernels of one instruction set.
+#[derive(Debug)]
+pub struct Kernels {
+    /// The name that `--isa` takes.
+    pub name: &'static str,
+    /// Kernels on bf16.
+    pub bf16: Table<bf16>,
+    /// Kernels on f32.
+    pub f32: Table<f32>,
+}
+
+static SCALAR: Kernels =
+    Kernels { name: "scalar", bf16: scalar_table(scalar::tile_bf16), f32: scalar_table(scalar::tile_f32) };
+
+const fn scalar_table<E: Element>(tile: fn(&TileArgs<'_, E>, &mut Tile)) -> Table<E> {
+    Table {
+        tile,
+        silu: vector::silu,
+        mul: vector::mul,
+        add: vector::add,
+        rms_norm: vector::rms_norm,
+        rope: vector::rope,
+        softmax: vector::softmax,
+    }
+}
+
+impl Kernels {
+    /// Every table this CPU can run, slowest first. Never empty.
+    pub fn supported() -> Vec<&'static Self> {
+        std::iter::once(&SCALAR).chain(simd::supported()).collect()
+    }
+
+    /// The fastest table this CPU can run.
+    pub fn best() -> &'static Self {
+        Self::supported().last().copied().expect("the scalar table is always there")
+    }
+
+    /// The table of that name, or the names there are.
+    ///
+    /// # Errors
+    /// The names of the supported tables, where `name` is none of them.
+    pub fn by_name(name: &str) -> Result<&'static Self, Vec<&'static str>> {
+        let all = Self::supported();
+        all.iter()
+            .find(|k| k.name == name)
+            .copied()
+            .ok_or_else(|| all.iter().map(|k| k.name).collect())
+    }
+}

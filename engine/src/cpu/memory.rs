@@ -1,0 +1,283 @@
+//! Memory of the CPU backend: aligned buffers behind the handles of the seam.
+
+use half::bf16;
+
+use super::panels::Panels;
+use crate::contract::{Dtype, Element};
+use crate::op::{Fence, Heads, Layout, Mem, Memory};
+use crate::tensor::Tensor;
+
+/// Handles of the CPU.
+pub struct CpuMem;
+
+impl Mem for CpuMem {
+    type Act = Act;
+    type Weight = Weight;
+    type Ints = Ints;
+}
+
+/// Integers in host memory.
+pub struct Ints(Vec<u32>);
+
+impl Ints {
+    /// The integers.
+    pub fn values(&self) -> &[u32] {
+        &self.0
+    }
+
+    /// The integers, to be written.
+    pub fn values_mut(&mut self) -> &mut [u32] {
+        &mut self.0
+    }
+}
+
+/// Elements that start at a cache line. Never grows, so the alignment holds.
+struct Buffer<E> {
+    data: Vec<E>,
+    start: usize,
+    len: usize,
+}
+
+const LINE_BYTES: usize = 64;
+
+impl<E: Element> Buffer<E> {
+    fn new(len: usize) -> Self {
+        let data = vec![E::ZERO; len + LINE_BYTES / size_of::<E>()];
+        let start = data.as_ptr().align_offset(LINE_BYTES);
+        Self { data, start, len }
+    }
+
+    fn get(&self) -> &[E] {
+        &self.data[self.start..self.start + self.len]
+    }
+
+    fn get_mut(&mut self) -> &mut [E] {
+        &mut self.data[self.start..self.start + self.len]
+    }
+}
+
+enum Store {
+    Bf16(Buffer<bf16>),
+    F32(Buffer<f32>),
+}
+
+impl Store {
+    fn new(dtype: Dtype, len: usize) -> Self {
+        match dtype {
+            Dtype::Bf16 => Self::Bf16(Buffer::new(len)),
+            Dtype::F32 => Self::F32(Buffer::new(len)),
+        }
+    }
+
+    fn dtype(&self) -> Dtype {
+        match self {
+            Self::Bf16(_) => Dtype::Bf16,
+            Self::F32(_) => Dtype::F32,
+        }
+    }
+
+    fn get<E: Element>(&self) -> &[E] {
+        let any: &dyn std::any::Any = match self {
+            Self::Bf16(b) => b,
+            Self::F32(b) => b,
+        };
+        any.downcast_ref::<Buffer<E>>().expect("an op's buffers share one dtype").get()
+    }
+
+    fn get_mut<E: Element>(&mut self) -> &mut [E] {
+        let any: &mut dyn std::any::Any = match self {
+            Self::Bf16(b) => b,
+            Self::F32(b) => b,
+        };
+        any.downcast_mut::<Buffer<E>>().expect("an op's buffers share one dtype").get_mut()
+    }
+
+    /// Element by element copy to the host, at `at(i)` for i in 0 .. len.
+    fn gather(&self, len: usize, at: impl Fn(usize) -> usize) -> Tensor {
+        match self {
+            Self::Bf16(b) => {
+                Tensor::Bf16((0..len).map(|i| b.get()[at(i)].canonical()).collect())
+            }
+            Self::F32(b) => Tensor::F32((0..len).map(|i| b.get()[at(i)].canonical()).collect()),
+        }
+    }
+
+    fn scatter(&mut self, data: &Tensor, at: impl Fn(usize) -> usize) {
+        match (self, data) {
+            (Self::Bf16(b), Tensor::Bf16(v)) => {
+                v.iter().enumerate().for_each(|(i, x)| b.get_mut()[at(i)] = *x);
+            }
+            (Self::F32(b), Tensor::F32(v)) => {
+                v.iter().enumerate().for_each(|(i, x)| b.get_mut()[at(i)] = *x);
+            }
+            _ => panic!("write: dtypes differ"),
+        }
+    }
+}
+
+/// A buffer of activations, or a cache.
+pub struct Act {
+    store: Store,
+    layout: Layout,
+    len: usize,
+}
+
+impl Act {
+    /// The dtype of the elements.
+    pub fn dtype(&self) -> Dtype {
+        self.store.dtype()
+    }
+
+    /// The first `rows * width` elements of a row-major buffer.
+    pub fn rows<E: Element>(&self, rows: usize, width: usize) -> &[E] {
+        assert_eq!(self.layout, Layout::RowMajor, "a cache has no rows");
+        &self.store.get::<E>()[..rows * width]
+    }
+
+    /// The first `rows * width` elements of a row-major buffer, to be written.
+    pub fn rows_mut<E: Element>(&mut self, rows: usize, width: usize) -> &mut [E] {
+        assert_eq!(self.layout, Layout::RowMajor, "a cache has no rows");
+        &mut self.store.get_mut::<E>()[..rows * width]
+    }
+
+    /// All panels of a cache: one packed matrix for each sequence and head.
+    pub fn panels<E: Element>(&self) -> (Panels, &[E]) {
+        (self.cache::<E>(), self.store.get::<E>())
+    }
+
+    /// All panels of a cache, to be written.
+    pub fn panels_mut<E: Element>(&mut self) -> (Panels, &mut [E]) {
+        (self.cache::<E>(), self.store.get_mut::<E>())
+    }
+
+    fn cache<E: Element>(&self) -> Panels {
+        cache_panels(self.layout, self.len, E::LANES).expect("a row-major buffer has no panels")
+    }
+
+    /// Where element `i` of the row-major order lies.
+    fn place(&self, i: usize) -> usize {
+        let lanes = lanes(self.dtype());
+        let Some(panels) = cache_panels(self.layout, self.len, lanes) else { return i };
+        let (Layout::Keys(heads) | Layout::Values(heads)) = self.layout else { return i };
+        let capacity = self.len / (heads.batch * heads.kv * heads.dim);
+        let (row, dim) = (i / heads.dim, i % heads.dim);
+        let (matrix, position) = (row / capacity, row % capacity);
+        let within = match self.layout {
+            Layout::Keys(_) => panels.index(position, dim),
+            _ => panels.index(dim, position),
+        };
+        matrix * panels.len() + within
+    }
+}
+
+fn lanes(dtype: Dtype) -> usize {
+    match dtype {
+        Dtype::Bf16 => bf16::LANES,
+        Dtype::F32 => f32::LANES,
+    }
+}
+
+/// The geometry of one sequence's and head's matrix of a cache of `len` elements.
+fn cache_panels(layout: Layout, len: usize, lanes: usize) -> Option<Panels> {
+    let capacity = |heads: Heads| len / (heads.batch * heads.kv * heads.dim);
+    match layout {
+        Layout::RowMajor => None,
+        Layout::Keys(h) => Some(Panels { n: capacity(h), k: h.dim, lanes }),
+        Layout::Values(h) => Some(Panels { n: h.dim, k: capacity(h), lanes }),
+    }
+}
+
+/// A weight: packed panels, or a plain vector where `k` is 1.
+pub struct Weight {
+    store: Store,
+    n: usize,
+    k: usize,
+}
+
+impl Weight {
+    /// The packed matrix.
+    pub fn panels<E: Element>(&self) -> (Panels, &[E]) {
+        (Panels { n: self.n, k: self.k, lanes: E::LANES }, self.store.get::<E>())
+    }
+
+    /// A vector's elements.
+    pub fn vector<E: Element>(&self) -> &[E] {
+        assert_eq!(self.k, 1, "a matrix is not a vector");
+        self.store.get::<E>()
+    }
+
+    fn place(&self, i: usize) -> usize {
+        if self.k == 1 {
+            return i;
+        }
+        let lanes = lanes(self.store.dtype());
+        Panels { n: self.n, k: self.k, lanes }.index(i / self.k, i % self.k)
+    }
+}
+
+/// The CPU's memory: every call is done when it returns.
+#[derive(Default)]
+pub struct CpuMemory {
+    fences: u64,
+}
+
+impl Memory<CpuMem> for CpuMemory {
+    fn alloc(&mut self, len: usize, dtype: Dtype, layout: Layout) -> Act {
+        let packed = cache_panels(layout, len, lanes(dtype));
+        let stored = match (layout, packed) {
+            (Layout::Keys(h) | Layout::Values(h), Some(p)) => h.batch * h.kv * p.len(),
+            _ => len,
+        };
+        Act { store: Store::new(dtype, stored), layout, len }
+    }
+
+    fn alloc_ints(&mut self, len: usize) -> Ints {
+        Ints(vec![0; len])
+    }
+
+    fn write(&mut self, act: &mut Act, start: usize, data: &Tensor) {
+        assert!(start + data.len() <= act.len, "write: beyond the buffer");
+        let places: Vec<usize> = (start..start + data.len()).map(|i| act.place(i)).collect();
+        act.store.scatter(data, |i| places[i]);
+    }
+
+    fn write_ints(&mut self, ints: &mut Ints, data: &[u32]) {
+        ints.0[..data.len()].copy_from_slice(data);
+    }
+
+    fn read(&mut self, act: &Act, start: usize, len: usize) -> Tensor {
+        assert!(start + len <= act.len, "read: beyond the buffer");
+        act.store.gather(len, |i| act.place(start + i))
+    }
+
+    fn read_ints(&mut self, ints: &Ints, len: usize) -> Vec<u32> {
+        ints.0[..len].to_vec()
+    }
+
+    fn alloc_weight(&mut self, n: usize, k: usize, dtype: Dtype) -> Weight {
+        let len = if k == 1 { n } else { Panels { n, k, lanes: lanes(dtype) }.len() };
+        Weight { store: Store::new(dtype, len), n, k }
+    }
+
+    fn write_weight(&mut self, weight: &mut Weight, first: usize, data: &Tensor) {
+        assert_eq!(data.len() % weight.k, 0, "write_weight: not whole rows");
+        assert!(first * weight.k + data.len() <= weight.n * weight.k, "write_weight: beyond it");
+        let (n, k, start) = (weight.n, weight.k, first * weight.k);
+        let view = Weight { store: Store::new(data.dtype(), 0), n, k };
+        weight.store.scatter(data, |i| view.place(start + i));
+    }
+
+    fn weight_shape(&self, weight: &Weight) -> (usize, usize) {
+        (weight.n, weight.k)
+    }
+
+    fn read_weight(&mut self, weight: &Weight, first: usize, count: usize) -> Tensor {
+        assert!(first + count <= weight.n, "read_weight: beyond it");
+        weight.store.gather(count * weight.k, |i| weight.place(first * weight.k + i))
+    }
+
+    fn fence(&mut self) -> Fence {
+        self.fences += 1;
+        Fence(self.fences)
+    }
+}

@@ -1,0 +1,2 @@
+//! The `samebits` binary.
+fn main() {}

@@ -1,0 +1,196 @@
+//! The buffers of a run, all made once: caches, tables, activations.
+
+use super::weights::{Model, Shape};
+use crate::contract::{Dtype, RotaryTables};
+use crate::op::{Backend, Heads, Kv, Layout, Mem, Memory, Rotary, Site};
+use crate::tensor::Tensor;
+
+/// How large a run may get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Sequences, of equal length.
+    pub batch: usize,
+    /// Positions of a sequence, prompt and continuation.
+    pub positions: usize,
+    /// New rows of a sequence in one forward.
+    pub rows: usize,
+    /// Rows of a sequence whose logits one forward keeps.
+    pub logit_rows: usize,
+    /// Query rows whose scores exist at once.
+    pub chunk: usize,
+}
+
+/// Activations of one forward, named for their sites. Rows are those of all sequences.
+pub struct Activations<M: Mem> {
+    /// Residual stream.
+    pub x: M::Act, // [rows, hidden]
+    /// Output of either norm of a layer.
+    pub h: M::Act, // [rows, hidden]
+    /// Queries.
+    pub q: M::Act, // [rows, heads, head_dim]
+    /// Keys.
+    pub k: M::Act, // [rows, kv_heads, head_dim]
+    /// Values.
+    pub v: M::Act, // [rows, kv_heads, head_dim]
+    /// Normed queries.
+    pub q_norm: M::Act, // [rows, heads, head_dim]
+    /// Normed keys.
+    pub k_norm: M::Act, // [rows, kv_heads, head_dim]
+    /// Rotated queries.
+    pub q_rope: M::Act, // [rows, heads, head_dim]
+    /// Rotated keys.
+    pub k_rope: M::Act, // [rows, kv_heads, head_dim]
+    /// Scores of a chunk.
+    pub scores: M::Act, // [batch, heads, chunk, positions]
+    /// Probabilities of a chunk.
+    pub probs: M::Act, // [batch, heads, chunk, positions]
+    /// Attention before its output projection.
+    pub mix: M::Act, // [rows, heads, head_dim]
+    /// Output of attention, then of the MLP.
+    pub branch: M::Act, // [rows, hidden]
+    /// Residual stream after attention.
+    pub mid: M::Act, // [rows, hidden]
+    /// Gate of the MLP.
+    pub gate: M::Act, // [rows, intermediate]
+    /// Value of the MLP.
+    pub up: M::Act, // [rows, intermediate]
+    /// Activated gate.
+    pub silu: M::Act, // [rows, intermediate]
+    /// Gated value.
+    pub mul: M::Act, // [rows, intermediate]
+    /// Rows of the final norm whose logits are wanted.
+    pub kept: M::Act, // [logit rows, hidden]
+    /// Logits.
+    pub logits: M::Act, // [logit rows, vocab]
+}
+
+/// Everything a run writes.
+pub struct State<M: Mem> {
+    /// What the buffers were made for.
+    pub limits: Limits,
+    /// Positions filled so far.
+    pub len: usize,
+    /// Rotary tables for all positions.
+    pub rotary: Rotary<M>,
+    /// Caches, one a layer.
+    pub kv: Vec<Kv<M>>,
+    /// Activations.
+    pub acts: Activations<M>,
+    /// Ids of the forward.
+    pub ids: M::Ints, // [rows]
+    /// Positions of the forward.
+    pub positions: M::Ints, // [rows]
+    /// Keys in the cache after the forward.
+    pub keys: M::Ints, // [1]
+    /// Numbers of the rows whose logits are wanted.
+    pub kept_rows: M::Ints, // [logit rows]
+    /// Argmax of the logits.
+    pub argmax: M::Ints, // [logit rows]
+}
+
+/// Site of the rotary cosines.
+pub const ROTARY_COS: Site = Site::global("rotary.cos");
+/// Site of the rotary sines.
+pub const ROTARY_SIN: Site = Site::global("rotary.sin");
+
+impl<M: Mem> State<M> {
+    /// Buffers for a run of `model`; `tables` replaces the contract's own rotary tables.
+    pub fn new<B: Backend<M = M>>(
+        b: &mut B,
+        model: &Model<M>,
+        limits: Limits,
+        tables: Option<&RotaryTables>,
+    ) -> Self {
+        let Limits { batch, positions, rows, logit_rows, .. } = limits;
+        let own;
+        let tables = match tables {
+            Some(tables) => tables,
+            None => {
+                own = RotaryTables::new(model.shape.theta, model.shape.head_dim, positions);
+                &own
+            }
+        };
+        assert_eq!(tables.half, model.shape.head_dim / 2, "rotary tables are of another width");
+        assert!(tables.positions() >= positions, "rotary tables are too short");
+        let mem = b.mem();
+        let rotary = upload(mem, model.dtype, tables, positions);
+        let heads = model.shape.heads(batch);
+        let cache = |mem: &mut dyn Memory<M>| cache(mem, model.dtype, heads, positions);
+        Self {
+            limits,
+            len: 0,
+            rotary,
+            kv: (0..model.shape.layers).map(|_| cache(mem)).collect(),
+            acts: activations(mem, &model.shape, model.dtype, limits),
+            ids: mem.alloc_ints(batch * rows),
+            positions: mem.alloc_ints(batch * rows),
+            keys: mem.alloc_ints(1),
+            kept_rows: mem.alloc_ints(batch * logit_rows),
+            argmax: mem.alloc_ints(batch * logit_rows),
+        }
+    }
+
+    /// Forgets all positions; buffers stay as they are.
+    pub fn reset(&mut self) {
+        self.len = 0;
+    }
+}
+
+fn upload<M: Mem>(
+    mem: &mut dyn Memory<M>,
+    dtype: Dtype,
+    tables: &RotaryTables,
+    positions: usize,
+) -> Rotary<M> {
+    let mut table = |values: &[f32]| {
+        let values = Tensor::from_f32(dtype, &values[..positions * tables.half]);
+        let mut act = mem.alloc(values.len(), dtype, Layout::RowMajor);
+        mem.write(&mut act, 0, &values);
+        act
+    };
+    Rotary { cos: table(&tables.cos), sin: table(&tables.sin) }
+}
+
+fn cache<M: Mem>(mem: &mut dyn Memory<M>, dtype: Dtype, heads: Heads, capacity: usize) -> Kv<M> {
+    let len = heads.batch * heads.kv * capacity * heads.dim;
+    Kv {
+        k: mem.alloc(len, dtype, Layout::Keys(heads)),
+        v: mem.alloc(len, dtype, Layout::Values(heads)),
+        capacity,
+    }
+}
+
+fn activations<M: Mem>(
+    mem: &mut dyn Memory<M>,
+    shape: &Shape,
+    dtype: Dtype,
+    limits: Limits,
+) -> Activations<M> {
+    let rows = limits.batch * limits.rows;
+    let (query, kv) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
+    let keys = limits.batch * shape.heads * limits.chunk * limits.positions;
+    let kept = limits.batch * limits.logit_rows;
+    let mut act = |len| mem.alloc(len, dtype, Layout::RowMajor);
+    Activations {
+        x: act(rows * shape.hidden),
+        h: act(rows * shape.hidden),
+        q: act(rows * query),
+        k: act(rows * kv),
+        v: act(rows * kv),
+        q_norm: act(rows * query),
+        k_norm: act(rows * kv),
+        q_rope: act(rows * query),
+        k_rope: act(rows * kv),
+        scores: act(keys),
+        probs: act(keys),
+        mix: act(rows * query),
+        branch: act(rows * shape.hidden),
+        mid: act(rows * shape.hidden),
+        gate: act(rows * shape.intermediate),
+        up: act(rows * shape.intermediate),
+        silu: act(rows * shape.intermediate),
+        mul: act(rows * shape.intermediate),
+        kept: act(kept * shape.hidden),
+        logits: act(kept * shape.vocab),
+    }
+}
