@@ -1,0 +1,152 @@
+//! The rotary keys of a configuration, old and new spelling.
+//!
+//! The resolution is that of Transformers: a `rope_scaling` that is not empty replaces
+//! `rope_parameters`; the theta inside that object wins over the one at top level; without any it
+//! is 10000. What Transformers loses silently on the way is refused here: every theta that is
+//! stated anywhere must be the one that takes effect.
+//!
+//! The invariant: the only type is "default", which rotates all of `head_dim`, and nothing that
+//! asks for another is passed over.
+
+use serde_json::{Map, Value};
+
+use super::config::Fault;
+use super::fields::{Fields, mistyped, shown};
+use super::json::one_line;
+
+/// Base of the frequencies where none is stated.
+const DEFAULT_THETA: f64 = 10_000.0;
+
+/// The base and where it comes from.
+pub(super) struct Theta {
+    pub value: f64,
+    pub source: &'static str,
+}
+
+/// One of the two objects: its name, the name of its theta, its keys.
+struct Dict<'a> {
+    name: &'static str,
+    theta: &'static str,
+    object: &'a Map<String, Value>,
+}
+
+/// Resolves the rotary keys of `fields`.
+///
+/// # Errors
+/// Another type than "default", thetas that differ, keys that only other types read.
+pub(super) fn resolve(
+    fields: &Fields<'_>,
+    head_dim: usize,
+    notices: &mut Vec<String>,
+) -> Result<Theta, Fault> {
+    let scaling = dict(fields, "rope_scaling", "rope_scaling.rope_theta")?;
+    let parameters = dict(fields, "rope_parameters", "rope_parameters.rope_theta")?;
+    for dict in [&scaling, &parameters].into_iter().flatten() {
+        default_type(dict, head_dim, notices)?;
+    }
+    partial(fields.get("partial_rotary_factor"), "partial_rotary_factor", head_dim, notices)?;
+    let mut stated = Vec::new();
+    for dict in [&scaling, &parameters].into_iter().flatten() {
+        if let Some(value) = dict.object.get("rope_theta") {
+            stated.push((dict.theta, theta(dict.theta, value)?));
+        }
+    }
+    match fields.get("rope_theta") {
+        None => {}
+        // The reference leaves it be where an object states a theta.
+        Some(Value::Null) if !stated.is_empty() => {}
+        Some(value) => stated.push(("rope_theta", theta("rope_theta", value)?)),
+    }
+    let effective = scaling.as_ref().or(parameters.as_ref()).map(|dict| dict.theta);
+    let find = |key: &str| stated.iter().find(|(k, _)| *k == key);
+    let found = effective.and_then(find).or_else(|| find("rope_theta"));
+    let (source, value) = found.copied().unwrap_or(("default", DEFAULT_THETA));
+    if let Some(&(key, other)) = stated.iter().find(|(_, theta)| *theta != value) {
+        let (effective, by) = (value, source);
+        return Err(Fault::Thetas { effective, by, key, stated: other });
+    }
+    if source == "default" {
+        notices.push(format!("config.json: no rope_theta, the default {DEFAULT_THETA} applies"));
+    }
+    Ok(Theta { value, source })
+}
+
+/// The object under `key`; `None` where it is absent, `null` or empty.
+fn dict<'a>(
+    fields: &Fields<'a>,
+    key: &'static str,
+    theta: &'static str,
+) -> Result<Option<Dict<'a>>, Fault> {
+    match fields.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Object(object)) if object.is_empty() => Ok(None),
+        Some(Value::Object(object)) => Ok(Some(Dict { name: key, theta, object })),
+        Some(other) => Err(mistyped(key, "an object or null", other)),
+    }
+}
+
+/// Refuses all but the type "default" and the keys it reads.
+fn default_type(dict: &Dict<'_>, head_dim: usize, notices: &mut Vec<String>) -> Result<(), Fault> {
+    let unsupported = |key: &'static str, value: &Value, only: &'static str| {
+        Err(Fault::Unsupported { key, found: shown(value), only })
+    };
+    for (key, full) in [("rope_type", "rope type"), ("type", "rope type")] {
+        match dict.object.get(key) {
+            None => {}
+            Some(Value::String(name)) if name == "default" => {}
+            Some(value) => return unsupported(full, value, "\"default\""),
+        }
+    }
+    for (key, value) in dict.object {
+        match (key.as_str(), value) {
+            ("rope_type" | "type" | "rope_theta", _) | (_, Value::Null) => {}
+            ("partial_rotary_factor", _) => {
+                partial(Some(value), "partial_rotary_factor", head_dim, notices)?;
+            }
+            // A factor of one scales nothing.
+            ("factor" | "attention_factor", Value::Number(n)) if n.as_f64() == Some(1.0) => {}
+            (_, Value::Object(_)) => {
+                return unsupported("rope parameters per layer type", value, "one set for all");
+            }
+            _ => {
+                let (dict, key) = (dict.name, one_line(key));
+                return Err(Fault::RopeKey { dict, key, found: shown(value) });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Qwen3 rotates whole heads whatever this key says, and so does the reference: a notice.
+fn partial(
+    value: Option<&Value>,
+    key: &'static str,
+    head_dim: usize,
+    notices: &mut Vec<String>,
+) -> Result<(), Fault> {
+    match value {
+        None | Some(Value::Null) => Ok(()),
+        Some(Value::Number(n)) => {
+            if n.as_f64() != Some(1.0) {
+                notices.push(format!(
+                    "config.json: {key} {n} has no effect in qwen3: all {head_dim} dims rotate"
+                ));
+            }
+            Ok(())
+        }
+        Some(other) => Err(mistyped(key, "a number", other)),
+    }
+}
+
+/// A base: a positive number, finite in f32.
+fn theta(key: &'static str, value: &Value) -> Result<f64, Fault> {
+    let Value::Number(number) = value else {
+        return Err(mistyped(key, "a number", value));
+    };
+    let theta = number.as_f64().unwrap_or(f64::NAN);
+    if !(theta as f32 > 0.0 && (theta as f32).is_finite()) {
+        let only = "a positive number that f32 can hold";
+        return Err(Fault::Unsupported { key, found: shown(value), only });
+    }
+    Ok(theta)
+}
