@@ -29,8 +29,8 @@ impl Tensor {
     /// Rounds f32 values to `dtype`.
     pub fn from_f32(dtype: Dtype, values: &[f32]) -> Self {
         match dtype {
-            Dtype::Bf16 => Self::Bf16(values.iter().map(|&v| bf16::round(v)).collect()),
-            Dtype::F32 => Self::F32(values.iter().map(|&v| f32::round(v)).collect()),
+            Dtype::Bf16 => Self::Bf16(values.iter().map(|&v| bf16::nearest(v)).collect()),
+            Dtype::F32 => Self::F32(values.iter().map(|&v| f32::nearest(v)).collect()),
         }
     }
 

@@ -19,9 +19,9 @@ pub trait Element: Copy + Send + Sync + PartialEq + 'static {
     /// The value as f32, exactly.
     fn widen(self) -> f32;
     /// Rounds an elementwise result: subnormals are kept.
-    fn round(value: f32) -> Self;
+    fn nearest(value: f32) -> Self;
     /// Rounds a product's sum: in bf16, a sum that is subnormal in f32 becomes signed zero.
-    fn round_sum(value: f32) -> Self;
+    fn nearest_sum(value: f32) -> Self;
     /// The same value with the contract's NaN.
     fn canonical(self) -> Self;
     /// The kernels for this element type.
@@ -40,15 +40,15 @@ impl Element for bf16 {
     }
 
     #[inline(always)]
-    fn round(value: f32) -> Self {
+    fn nearest(value: f32) -> Self {
         let bits = value.to_bits();
         let even = (bits.wrapping_add(0x7FFF + ((bits >> 16) & 1)) >> 16) as u16;
         Self::from_bits(if value.is_nan() { 0x7FC0 } else { even })
     }
 
     #[inline(always)]
-    fn round_sum(value: f32) -> Self {
-        Self::round(flush(value))
+    fn nearest_sum(value: f32) -> Self {
+        Self::nearest(flush(value))
     }
 
     #[inline(always)]
@@ -73,12 +73,12 @@ impl Element for f32 {
     }
 
     #[inline(always)]
-    fn round(value: f32) -> Self {
+    fn nearest(value: f32) -> Self {
         value.canonical()
     }
 
     #[inline(always)]
-    fn round_sum(value: f32) -> Self {
+    fn nearest_sum(value: f32) -> Self {
         value.canonical()
     }
 
@@ -142,9 +142,9 @@ mod tests {
             (f32::from_bits(0xFFC0_1234), 0x7FC0),
             (f32::from_bits(0x0008_0000), 0x0008),
         ] {
-            assert_eq!(bf16::round(value).to_bits(), want, "{value:e}");
+            assert_eq!(bf16::nearest(value).to_bits(), want, "{value:e}");
         }
-        assert_eq!(bf16::round_sum(f32::from_bits(0x807F_FFFF)).to_bits(), 0x8000);
+        assert_eq!(bf16::nearest_sum(f32::from_bits(0x807F_FFFF)).to_bits(), 0x8000);
     }
 
     /// Values read off `vdpbf16ps` on Zen 4.

@@ -117,10 +117,10 @@ impl<E: Element> Attention<'_, E> {
     /// Rounds, scales and masks the scores of keys `from ..` of one row.
     fn finish(&self, out: &mut [E], sums: &[f32], scale: f32, visible: usize, from: usize) {
         for (i, (out, sum)) in out.iter_mut().zip(sums).enumerate() {
-            let scaled = E::round(E::round_sum(*sum).widen() * scale).widen();
+            let scaled = E::nearest(E::nearest_sum(*sum).widen() * scale).widen();
             *out = match self.order {
-                _ if from + i < visible => E::round(scaled + 0.0),
-                Order::Transformers => E::round(scaled + E::MASKED.widen()),
+                _ if from + i < visible => E::nearest(scaled + 0.0),
+                Order::Transformers => E::nearest(scaled + E::MASKED.widen()),
                 Order::Invariant => E::MASKED,
             };
         }
@@ -168,7 +168,7 @@ impl<E: Element> Attention<'_, E> {
                         (self.table.tile)(&args, &mut sums);
                         for (r, sums) in sums.0[..count].iter().enumerate() {
                             let out = &mut task.row(first + r)[from..dim.min(from + PANEL)];
-                            out.iter_mut().zip(sums).for_each(|(o, sum)| *o = E::round_sum(*sum));
+                            out.iter_mut().zip(sums).for_each(|(o, sum)| *o = E::nearest_sum(*sum));
                         }
                     }
                 }

@@ -41,7 +41,7 @@ pub fn linear<E: Element>(
                 (table.tile)(&args, &mut sums);
                 for (r, sums) in sums.0[..count].iter().enumerate() {
                     let out = &mut task.row(row + r)[panel..panel + columns];
-                    out.iter_mut().zip(sums).for_each(|(out, sum)| *out = E::round_sum(*sum));
+                    out.iter_mut().zip(sums).for_each(|(out, sum)| *out = E::nearest_sum(*sum));
                 }
             }
         }

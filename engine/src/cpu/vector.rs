@@ -10,7 +10,7 @@ use crate::op::NormForm;
 #[inline(always)]
 pub fn silu<E: Element>(out: &mut [E], x: &[E]) {
     for (out, x) in out.iter_mut().zip(x) {
-        *out = E::round(silu_f32(x.widen()));
+        *out = E::nearest(silu_f32(x.widen()));
     }
 }
 
@@ -18,7 +18,7 @@ pub fn silu<E: Element>(out: &mut [E], x: &[E]) {
 #[inline(always)]
 pub fn mul<E: Element>(out: &mut [E], a: &[E], b: &[E]) {
     for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
-        *out = E::round(a.widen() * b.widen());
+        *out = E::nearest(a.widen() * b.widen());
     }
 }
 
@@ -26,7 +26,7 @@ pub fn mul<E: Element>(out: &mut [E], a: &[E], b: &[E]) {
 #[inline(always)]
 pub fn add<E: Element>(out: &mut [E], a: &[E], b: &[E]) {
     for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
-        *out = E::round(a.widen() + b.widen());
+        *out = E::nearest(a.widen() + b.widen());
     }
 }
 
@@ -40,8 +40,8 @@ pub fn rms_norm<E: Element>(out: &mut [E], x: &[E], weight: &[E], eps: f32, form
     for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
         let unit = x.widen() * scale;
         *out = match form {
-            NormForm::RoundThenScale => E::round(weight.widen() * E::round(unit).widen()),
-            NormForm::ScaleThenRound => E::round(unit * weight.widen()),
+            NormForm::RoundThenScale => E::nearest(weight.widen() * E::nearest(unit).widen()),
+            NormForm::ScaleThenRound => E::nearest(unit * weight.widen()),
         };
     }
 }
@@ -54,10 +54,10 @@ pub fn rope<E: Element>(out: &mut [E], x: &[E], cos: &[E], sin: &[E]) {
     let (out_low, out_high) = out.split_at_mut(half);
     for i in 0..half {
         let (l, h, c, s) = (low[i].widen(), high[i].widen(), cos[i].widen(), sin[i].widen());
-        let (lc, hs) = (E::round(l * c).widen(), E::round(-h * s).widen());
-        let (hc, ls) = (E::round(h * c).widen(), E::round(l * s).widen());
-        out_low[i] = E::round(lc + hs);
-        out_high[i] = E::round(hc + ls);
+        let (lc, hs) = (E::nearest(l * c).widen(), E::nearest(-h * s).widen());
+        let (hc, ls) = (E::nearest(h * c).widen(), E::nearest(l * s).widen());
+        out_low[i] = E::nearest(lc + hs);
+        out_high[i] = E::nearest(hc + ls);
     }
 }
 
@@ -84,7 +84,7 @@ pub fn softmax<E: Element>(out: &mut [E], x: &[E], order: Order) {
     };
     let inverse = 1.0 / sum;
     for (out, x) in out.iter_mut().zip(x) {
-        *out = E::round(exp_s(x.widen() - max) * inverse);
+        *out = E::nearest(exp_s(x.widen() - max) * inverse);
     }
 }
 

@@ -267,7 +267,7 @@ fn cast(tensor: &TensorInfo, bytes: &[u8], dtype: Dtype) -> Tensor {
     match (tensor.dtype, dtype) {
         (StorageDtype::Bf16, Dtype::Bf16) => Tensor::Bf16(halves().collect()),
         (StorageDtype::Bf16, Dtype::F32) => Tensor::F32(halves().map(Element::widen).collect()),
-        (StorageDtype::F32, Dtype::Bf16) => Tensor::Bf16(words().map(bf16::round).collect()),
+        (StorageDtype::F32, Dtype::Bf16) => Tensor::Bf16(words().map(bf16::nearest).collect()),
         (StorageDtype::F32, Dtype::F32) => Tensor::F32(words().collect()),
         (other, _) => unreachable!("admission lets no {other:?} weight pass"),
     }

@@ -149,7 +149,7 @@ struct Vec16([bf16; 2 * ROWS]);
 fn last_group<E: Element>(x: &[E], at: usize, rows: usize, stride: usize) -> Vec16 {
     let mut last = Vec16([bf16::ZERO; 2 * ROWS]);
     for r in 0..rows {
-        last.0[2 * r] = bf16::round(x[at + r * stride].widen());
+        last.0[2 * r] = bf16::nearest(x[at + r * stride].widen());
     }
     last
 }
