@@ -80,7 +80,9 @@ pub(super) enum Fault {
     Heads { heads: usize, kv_heads: usize },
     #[error("head_dim {0} is odd: a head has two rotary halves")]
     OddHeadDim(usize),
-    #[error("layer {layer} has a sliding window of {window}; only full attention is supported")]
+    #[error(
+        "sliding_window {window} is in use from layer {layer} on; only full attention is supported"
+    )]
     Window { layer: usize, window: i64 },
     #[error("layer_types: layer {layer} is {found}; only \"full_attention\" is supported")]
     LayerType { layer: usize, found: String },
@@ -91,6 +93,8 @@ pub(super) enum Fault {
     /// `by` is the key that gave `effective`, or "default".
     #[error("rope_theta is stated twice: {effective} ({by}) takes effect, {key} states {stated}")]
     Thetas { effective: f64, by: &'static str, key: &'static str, stated: f64 },
+    #[error("{dict}.{key} {found} is not supported, only {only}")]
+    Rope { dict: &'static str, key: String, found: String, only: &'static str },
     #[error("{dict}.{key} {found} has no effect under the rope type \"default\"")]
     RopeKey { dict: &'static str, key: String, found: String },
 }

@@ -46,8 +46,11 @@ pub(super) enum HeaderError {
     Backwards { tensor: String, begin: u64, end: u64 },
     #[error("tensor {tensor} has shape {shape:?}, whose size overflows 64 bits")]
     Overflow { tensor: String, shape: Vec<u64> },
-    #[error("tensor {tensor}: shape {shape:?} of {dtype} needs {want} bytes, its range has {got}")]
-    Size { tensor: String, dtype: &'static str, shape: Vec<u64>, want: u64, got: u64 },
+    #[error(
+        "tensor {tensor}: shape {shape:?} of {dtype} needs {want} bytes, its range {range:?} has {}",
+        range[1] - range[0]
+    )]
+    Size { tensor: String, dtype: &'static str, shape: Vec<u64>, want: u64, range: [u64; 2] },
     #[error(
         "tensor {tensor} begins at byte {begin}, the tensors before it end at {covered}: a hole"
     )]
@@ -191,8 +194,14 @@ fn check(name: String, raw: RawEntry) -> Result<Entry, HeaderError> {
         return Err(HeaderError::Overflow { tensor: tensor(), shape: raw.shape.0 });
     };
     if bits % 8 != 0 || bits / 8 != end - begin {
-        let (dtype, shape, want, got) = (dtype.name(), raw.shape.0, bits.div_ceil(8), end - begin);
-        return Err(HeaderError::Size { tensor: tensor(), dtype, shape, want, got });
+        let (dtype, shape, want) = (dtype.name(), raw.shape.0, bits.div_ceil(8));
+        return Err(HeaderError::Size {
+            tensor: tensor(),
+            dtype,
+            shape,
+            want,
+            range: [begin, end],
+        });
     }
     Ok(Entry { name, dtype, shape: raw.shape.0, begin, end })
 }
@@ -225,4 +234,126 @@ fn cover(entries: &[Entry], data_bytes: u64) -> Result<(), HeaderError> {
         return Err(HeaderError::Trailing { tensor: last(), covered, got: data_bytes });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    /// A file of any size, of which only the first bytes are given and the rest are zero.
+    struct Sparse {
+        head: Vec<u8>,
+        bytes: u64,
+        read: AtomicU64,
+    }
+
+    impl Sparse {
+        fn new(length: u64, text: &str, bytes: u64) -> Self {
+            let head = [&length.to_le_bytes()[..], text.as_bytes()].concat();
+            Self { head, bytes, read: AtomicU64::new(0) }
+        }
+    }
+
+    impl Source for Sparse {
+        fn path(&self) -> &Path {
+            Path::new("sparse")
+        }
+
+        fn size(&self) -> u64 {
+            self.bytes
+        }
+
+        fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), ReadError> {
+            assert!(offset + out.len() as u64 <= self.bytes, "a read leaves the file");
+            self.read.fetch_add(out.len() as u64, Ordering::Relaxed);
+            out.fill(0);
+            let held = self.head.get(offset as usize..).unwrap_or(&[]);
+            let n = held.len().min(out.len());
+            out[..n].copy_from_slice(&held[..n]);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_claimed_length_is_refused_before_it_is_read() {
+        let many = 1 << 42;
+        let cases = [
+            ("2^64 - 1", u64::MAX, "{}", 10, "18446744073709551615"),
+            ("2^63 in a huge file", 1 << 63, "{}", 1 << 62, "9223372036854775808"),
+            ("5000 of 70", 5000, "{}", 70, "5000"),
+            ("over the cap", (1 << 30) + 1, "{\"", many, "1073741824"),
+            ("zeros after the brace", 1 << 30, "{", many, "header: "),
+            ("zeros in a name", 1 << 30, "{\"a", many, "header: "),
+            ("nothing", 0, "", 8, "0 bytes"),
+            ("no object", 2, "[]", 10, "does not begin"),
+            ("a space first", 3, " {}", 11, "does not begin"),
+            ("no room for a length", 0, "", 4, "4 bytes"),
+        ];
+        for (why, length, text, bytes, mentions) in cases {
+            let source = Sparse::new(length, text, bytes);
+            let error = Header::read(&source).expect_err(why).to_string();
+            assert!(error.contains(mentions), "{why}: {error}");
+            let read = source.read.load(Ordering::Relaxed);
+            assert!(read <= 80 << 10, "{why}: read {read} bytes before refusing");
+        }
+    }
+
+    #[test]
+    fn a_header_of_more_than_100_mb_is_read() {
+        let mut text = String::from("{\"__metadata__\":{\"format\":\"pt\"}");
+        let mut tensors = 0_u64;
+        while text.len() <= 100 << 20 {
+            let (begin, end) = (tensors * 2, tensors * 2 + 2);
+            text += &format!(
+                ",\"model.language_model.layers.{tensors}.a.long.name.of.a.tensor.weight\":\
+                 {{\"dtype\":\"BF16\",\"shape\":[1],\"data_offsets\":[{begin},{end}]}}"
+            );
+            tensors += 1;
+        }
+        text.push('}');
+        let length = text.len() as u64;
+        let source = Sparse::new(length, &text, 8 + length + 2 * tensors);
+        let header = Header::read(&source).expect("a genuine header");
+        assert_eq!(header.entries.len() as u64, tensors);
+        assert_eq!(header.data_start, 8 + length);
+    }
+
+    #[test]
+    fn the_grammar_is_strict() {
+        let t = "\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]";
+        let cases = [
+            ("control", format!("{{\"a\":{{{t}}}}}  "), None),
+            ("other key order", "{\"a\":{\"shape\":[1],\"data_offsets\":[0,4],\"dtype\":\"F32\"}}".into(), None),
+            ("a list for an entry", "{\"a\":[\"F32\",[1],[0,4]]}".into(), Some("tensor a")),
+            ("an unknown field", format!("{{\"a\":{{{t},\"extra\":1}}}}"), Some("extra")),
+            ("a repeated field", format!("{{\"a\":{{{t},\"shape\":[1]}}}}"), Some("shape")),
+            ("a missing field", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}".into(), Some("data_offsets")),
+            ("a repeated name", format!("{{\"a\":{{{t}}},\"a\":{{{t}}}}}"), Some("a appears twice")),
+            ("an escaped repeat", format!("{{\"a\":{{{t}}},\"\\u0061\":{{{t}}}}}"), Some("twice")),
+            ("metadata twice", format!("{{\"__metadata__\":{{}},\"a\":{{{t}}},\"__metadata__\":{{}}}}"), Some("__metadata__")),
+            ("a metadata key twice", format!("{{\"__metadata__\":{{\"k\":\"1\",\"k\":\"2\"}},\"a\":{{{t}}}}}"), Some("`k`")),
+            ("metadata not text", format!("{{\"__metadata__\":{{\"k\":1}},\"a\":{{{t}}}}}"), Some("__metadata__")),
+            ("a negative dimension", "{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}".into(), Some("-1")),
+            ("a fractional dimension", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1.0],\"data_offsets\":[0,4]}}".into(), Some("tensor a")),
+            ("three offsets", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,4]}}".into(), Some("tensor a")),
+            ("text after the object", format!("{{\"a\":{{{t}}}}} x"), Some("trailing")),
+            ("deep nesting", format!("{{\"a\":{}", "[".repeat(10_000)), Some("tensor a")),
+            ("many dimensions", format!("{{\"a\":{{\"dtype\":\"F32\",\"shape\":[{}1],\"data_offsets\":[0,4]}}}}", "1,".repeat(100)), Some("64")),
+            ("a scalar", "{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}".into(), None),
+        ];
+        let mut wrong = Vec::new();
+        for (why, text, mentions) in cases {
+            let length = text.len() as u64;
+            let got = Header::read(&Sparse::new(length, &text, 8 + length + 4));
+            match (got, mentions) {
+                (Ok(_), None) => {}
+                (Err(e), Some(m)) if e.to_string().contains(m) => {}
+                (got, _) => wrong.push(format!("{why}: {got:?}")),
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
 }

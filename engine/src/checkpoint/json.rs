@@ -17,9 +17,13 @@ pub(super) fn parse(text: &str) -> Result<Value, String> {
     serde_json::from_str::<Unique>(text).map(|u| u.0).map_err(|e| one_line(&e.to_string()))
 }
 
-/// Foreign text made safe to print: control characters escaped, at most 160 characters.
+/// Foreign text made safe to print: control characters escaped, at most 160 characters, and
+/// an empty one shown as such.
 pub(super) fn one_line(text: &str) -> String {
     const LONGEST: usize = 160;
+    if text.is_empty() {
+        return "\"\"".to_owned();
+    }
     let mut line = String::new();
     for (i, c) in text.chars().enumerate() {
         if i == LONGEST {

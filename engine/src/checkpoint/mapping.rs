@@ -10,6 +10,8 @@
 use std::collections::BTreeMap;
 
 use super::config::Config;
+use super::error::{CheckpointError, Refusal};
+use super::folder::Folder;
 use super::json::one_line;
 use super::pages::{PageIndex, TensorInfo};
 
@@ -174,9 +176,9 @@ impl Role {
 pub(super) enum MappingError {
     #[error("weights must be BF16 or F32, found {0}")]
     Foreign(String),
-    #[error("{count} tensors play no part in this qwen3 of {layers} layers: {first}")]
-    Unknown { count: usize, layers: usize, first: String },
-    #[error("{count} of {of} tensors are missing: {first}")]
+    #[error("no part of a qwen3 of {layers} layers: {first}")]
+    Unknown { layers: usize, first: String },
+    #[error("missing tensors ({count} of {of}): {first}")]
     Missing { count: usize, of: usize, first: String },
     #[error("tensor {tensor} has shape {found:?}, config.json gives {want:?}{hint}{more}")]
     Shape { tensor: String, found: Vec<u64>, want: Vec<u64>, hint: &'static str, more: String },
@@ -194,10 +196,14 @@ impl WeightMap {
     ///
     /// # Errors
     /// Foreign dtypes, unknown names, missing parts, wrong shapes, in this order.
-    pub fn assign(config: &Config, index: &PageIndex) -> Result<Self, MappingError> {
+    pub fn assign(
+        config: &Config,
+        folder: &Folder,
+        index: &PageIndex,
+    ) -> Result<Self, CheckpointError> {
         let foreign = foreign_dtypes(index);
         if !foreign.is_empty() {
-            return Err(MappingError::Foreign(foreign));
+            return Err(Refusal::Mapping(MappingError::Foreign(foreign)).of(folder.path()));
         }
         let layers = config.num_hidden_layers;
         let mut parts = BTreeMap::new();
@@ -211,12 +217,14 @@ impl WeightMap {
                 None => unknown.push(tensor),
             }
         }
-        if !unknown.is_empty() {
-            let (count, names) = (unknown.len(), unknown.iter().map(|t| one_line(&t.name)));
-            return Err(MappingError::Unknown { count, layers, first: few(count, names) });
+        if let Some(&one) = unknown.first() {
+            let first = few(unknown.len(), unknown.iter().map(|t| one_line(&t.name)));
+            return Err(
+                Refusal::Mapping(MappingError::Unknown { layers, first }).of(index.path(one))
+            );
         }
         let map = Self { parts };
-        map.complete(layers)?;
+        map.complete(layers).map_err(|e| Refusal::Mapping(e).of(folder.path()))?;
         map.shapes(config, index)?;
         Ok(map)
     }
@@ -246,7 +254,7 @@ impl WeightMap {
     }
 
     /// Refuses a tensor of another shape than its role has.
-    fn shapes(&self, config: &Config, index: &PageIndex) -> Result<(), MappingError> {
+    fn shapes(&self, config: &Config, index: &PageIndex) -> Result<(), CheckpointError> {
         let tensor = |number: usize| &index.tensors()[number];
         let wrong: Vec<(Role, &TensorInfo)> = self
             .parts
@@ -259,7 +267,7 @@ impl WeightMap {
         };
         let by_head =
             role.row().1.iter().any(|d| matches!(d, Dim::QWidth | Dim::KvWidth | Dim::Head));
-        Err(MappingError::Shape {
+        let error = MappingError::Shape {
             tensor: one_line(&first.name),
             found: first.shape.clone(),
             want: role.shape(config),
@@ -271,7 +279,8 @@ impl WeightMap {
                 0 => String::new(),
                 more => format!(" (and {more} more)"),
             },
-        })
+        };
+        Err(Refusal::Mapping(error).of(index.path(first)))
     }
 }
 

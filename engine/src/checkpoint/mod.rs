@@ -110,8 +110,7 @@ impl Checkpoint {
         let config = configuration(&folder)?;
         let mut notices = config.notices.clone();
         let index = index(&folder, &mut notices)?;
-        let mut map = WeightMap::assign(&config, &index)
-            .map_err(|e| Refusal::Mapping(e).of(folder.path()))?;
+        let mut map = WeightMap::assign(&config, &folder, &index)?;
         let dtype = dtype.or(config.dtype).unwrap_or_else(|| stored_dtype(&index));
         let tied = head::resolve(&config, &folder, &index, &mut map, dtype)?;
         for tensor in index.tensors().iter().filter(|t| mapping::ignorable(t)) {

@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::path::Path;
 
 use super::dtype::StorageDtype;
 use super::error::{CheckpointError, Refusal};
@@ -121,6 +122,11 @@ impl PageIndex {
     /// All tensors, sorted by name.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
+    }
+
+    /// The file `tensor` lies in.
+    pub fn path(&self, tensor: &TensorInfo) -> &Path {
+        self.files[tensor.file].source.path()
     }
 
     /// Fills `out` with the bytes of `tensor` from its byte `start` on.

@@ -87,14 +87,13 @@ fn dict<'a>(
 
 /// Refuses all but the type "default" and the keys it reads.
 fn default_type(dict: &Dict<'_>, head_dim: usize, notices: &mut Vec<String>) -> Result<(), Fault> {
-    let unsupported = |key: &'static str, value: &Value, only: &'static str| {
-        Err(Fault::Unsupported { key, found: shown(value), only })
+    let refuse = |key: &str, value: &Value, only: &'static str| {
+        let (dict, key, found) = (dict.name, one_line(key), shown(value));
+        Err(Fault::Rope { dict, key, found, only })
     };
-    for (key, full) in [("rope_type", "rope type"), ("type", "rope type")] {
-        match dict.object.get(key) {
-            None => {}
-            Some(Value::String(name)) if name == "default" => {}
-            Some(value) => return unsupported(full, value, "\"default\""),
+    for key in ["rope_type", "type"] {
+        if let Some(value) = dict.object.get(key).filter(|v| v.as_str() != Some("default")) {
+            return refuse(key, value, "\"default\"");
         }
     }
     for (key, value) in dict.object {
@@ -105,9 +104,7 @@ fn default_type(dict: &Dict<'_>, head_dim: usize, notices: &mut Vec<String>) -> 
             }
             // A factor of one scales nothing.
             ("factor" | "attention_factor", Value::Number(n)) if n.as_f64() == Some(1.0) => {}
-            (_, Value::Object(_)) => {
-                return unsupported("rope parameters per layer type", value, "one set for all");
-            }
+            (_, Value::Object(_)) => return refuse(key, value, "one set for all layers"),
             _ => {
                 let (dict, key) = (dict.name, one_line(key));
                 return Err(Fault::RopeKey { dict, key, found: shown(value) });
