@@ -37,7 +37,8 @@ impl<B: Backend> Traced<B> {
     /// The taps so far, by site name, and the backend.
     pub fn finish(self) -> (BTreeMap<String, Tap>, B) {
         let batch = self.batch;
-        let join = |(site, parts): (Site, Vec<Written>)| (site.to_string(), join(site, batch, parts));
+        let join =
+            |(site, parts): (Site, Vec<Written>)| (site.to_string(), join(site, batch, parts));
         (self.taps.into_iter().map(join).collect(), self.inner)
     }
 }

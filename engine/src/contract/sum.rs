@@ -111,7 +111,8 @@ mod tests {
     #[test]
     fn short_sums_follow_the_strided_rule() {
         for n in [1usize, 7, 8, 31, 32, 33, 64, 100, 128, 500, 512] {
-            let x: Vec<f32> = (0..n).map(|i| ((i * 7919 + 13) % 1009) as f32 * 0.37 - 150.0).collect();
+            let x: Vec<f32> =
+                (0..n).map(|i| ((i * 7919 + 13) % 1009) as f32 * 0.37 - 150.0).collect();
             let vectors = n / 8;
             let mut lanes = [0.0f32; 8];
             for (lane, total) in lanes.iter_mut().enumerate() {

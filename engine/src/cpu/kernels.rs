@@ -75,8 +75,11 @@ pub struct Kernels {
     pub f32: Table<f32>,
 }
 
-static SCALAR: Kernels =
-    Kernels { name: "scalar", bf16: scalar_table(scalar::tile_bf16), f32: scalar_table(scalar::tile_f32) };
+static SCALAR: Kernels = Kernels {
+    name: "scalar",
+    bf16: scalar_table(scalar::tile_bf16),
+    f32: scalar_table(scalar::tile_f32),
+};
 
 const fn scalar_table<E: Element>(tile: fn(&TileArgs<'_, E>, &mut Tile)) -> Table<E> {
     Table {

@@ -95,9 +95,7 @@ impl Store {
     /// Element by element copy to the host, at `at(i)` for i in 0 .. len.
     fn gather(&self, len: usize, at: impl Fn(usize) -> usize) -> Tensor {
         match self {
-            Self::Bf16(b) => {
-                Tensor::Bf16((0..len).map(|i| b.get()[at(i)].canonical()).collect())
-            }
+            Self::Bf16(b) => Tensor::Bf16((0..len).map(|i| b.get()[at(i)].canonical()).collect()),
             Self::F32(b) => Tensor::F32((0..len).map(|i| b.get()[at(i)].canonical()).collect()),
         }
     }

@@ -88,7 +88,13 @@ fn exec<E: Element>(kernels: &Kernels, order: Order, op: &mut Op<'_, CpuMem>) {
         }
         Op::RmsNorm { out, x, weight, eps, form, rows, width } => {
             let norm = rowwise::Norm { eps: *eps, form: *form, width: *width };
-            rowwise::rms_norm(table, out.rows_mut(*rows, *width), x.rows(*rows, *width), weight, norm);
+            rowwise::rms_norm(
+                table,
+                out.rows_mut(*rows, *width),
+                x.rows(*rows, *width),
+                weight,
+                norm,
+            );
         }
         Op::Linear { out, x, weight, rows, width } => {
             linear::linear::<E>(table, order, out, x, weight, *rows, *width);

@@ -53,7 +53,9 @@ mod tests {
 
     #[test]
     fn every_element_has_its_own_place() {
-        for (n, k, lanes) in [(1, 1, 1), (1, 1, 2), (64, 7, 2), (65, 8, 2), (130, 5, 1), (48, 64, 2)] {
+        for (n, k, lanes) in
+            [(1, 1, 1), (1, 1, 2), (64, 7, 2), (65, 8, 2), (130, 5, 1), (48, 64, 2)]
+        {
             let panels = Panels { n, k, lanes };
             let mut seen = vec![false; panels.len()];
             for i in 0..n * k {

@@ -73,13 +73,15 @@ pub fn rope<E: Element>(
     let rows = positions.iter().max().map_or(0, |p| *p as usize + 1);
     let (cos, sin) = (rotary.cos.rows::<E>(rows, half), rotary.sin.rows::<E>(rows, half));
     let rows = out.par_chunks_exact_mut(split.width).zip(x.par_chunks_exact(split.width));
-    rows.zip(positions).with_min_len(TASK.div_ceil(split.width)).for_each(|((out, x), position)| {
-        let at = *position as usize * half;
-        let (cos, sin) = (&cos[at..at + half], &sin[at..at + half]);
-        for (out, x) in out.chunks_exact_mut(split.dim).zip(x.chunks_exact(split.dim)) {
-            (table.rope)(out, x, cos, sin);
-        }
-    });
+    rows.zip(positions).with_min_len(TASK.div_ceil(split.width)).for_each(
+        |((out, x), position)| {
+            let at = *position as usize * half;
+            let (cos, sin) = (&cos[at..at + half], &sin[at..at + half]);
+            for (out, x) in out.chunks_exact_mut(split.dim).zip(x.chunks_exact(split.dim)) {
+                (table.rope)(out, x, cos, sin);
+            }
+        },
+    );
 }
 
 /// `f(out, x)` on runs of whole rows.

@@ -3,7 +3,9 @@
 //! Everything is `inline(always)` and made of IEEE operations in a fixed order, so that the tables
 //! of [`super::kernels`] differ in speed and in nothing else.
 
-use crate::contract::{Element, LANES, Order, exp_s, halving_tree, silu as silu_f32, sum_of_squares};
+use crate::contract::{
+    Element, LANES, Order, exp_s, halving_tree, silu as silu_f32, sum_of_squares,
+};
 use crate::op::NormForm;
 
 /// `x / (1 + exp(-x))`, in f32, rounded once.

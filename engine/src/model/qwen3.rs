@@ -73,13 +73,26 @@ fn decode<B: Backend>(
     let (seq, rows) = (step.rows, s.limits.batch * step.rows);
     let (q_rows, k_rows, all) = (rows * heads.query, rows * heads.kv, Rows::all(rows));
     let at = |op| Site { layer: Some(step.index), op };
-    let (a, cache, positions, table) = (&mut s.acts, &mut s.kv[step.index], &s.positions, &s.rotary);
+    let (a, cache, positions, table) =
+        (&mut s.acts, &mut s.kv[step.index], &s.positions, &s.rotary);
 
     let weight = &w.input_layernorm;
-    b.run(at("input_layernorm"), Op::RmsNorm { out: &mut a.h, x: &a.x, weight, eps, form, rows, width });
-    b.run(at("q_proj"), Op::Linear { out: &mut a.q, x: &a.h, weight: &w.q_proj, rows: all, width: q });
-    b.run(at("k_proj"), Op::Linear { out: &mut a.k, x: &a.h, weight: &w.k_proj, rows: all, width: kv });
-    b.run(at("v_proj"), Op::Linear { out: &mut a.v, x: &a.h, weight: &w.v_proj, rows: all, width: kv });
+    b.run(
+        at("input_layernorm"),
+        Op::RmsNorm { out: &mut a.h, x: &a.x, weight, eps, form, rows, width },
+    );
+    b.run(
+        at("q_proj"),
+        Op::Linear { out: &mut a.q, x: &a.h, weight: &w.q_proj, rows: all, width: q },
+    );
+    b.run(
+        at("k_proj"),
+        Op::Linear { out: &mut a.k, x: &a.h, weight: &w.k_proj, rows: all, width: kv },
+    );
+    b.run(
+        at("v_proj"),
+        Op::Linear { out: &mut a.v, x: &a.h, weight: &w.v_proj, rows: all, width: kv },
+    );
     let (out, x, weight) = (&mut a.q_norm, &a.q, &w.q_norm);
     b.run(at("q_norm"), Op::RmsNorm { out, x, weight, eps, form, rows: q_rows, width: dim });
     let (out, x, weight) = (&mut a.k_norm, &a.k, &w.k_norm);
@@ -88,7 +101,10 @@ fn decode<B: Backend>(
     b.run(at("q_rope"), Op::Rope { out, x, table, positions, rows, heads: heads.query, dim });
     let (out, x) = (&mut a.k_rope, &a.k_norm);
     b.run(at("k_rope"), Op::Rope { out, x, table, positions, rows, heads: heads.kv, dim });
-    b.run(at("kv_append"), Op::KvAppend { cache, k: &a.k_rope, v: &a.v, positions, heads, rows: seq });
+    b.run(
+        at("kv_append"),
+        Op::KvAppend { cache, k: &a.k_rope, v: &a.v, positions, heads, rows: seq },
+    );
 
     let scale = (1.0 / (dim as f64).sqrt()) as f32;
     let (keys, stride, cache) = (&s.keys, s.limits.positions, &s.kv[step.index]);
@@ -104,7 +120,10 @@ fn decode<B: Backend>(
     b.run(at("attn_residual"), Op::Add { out: &mut a.mid, a: &a.x, b: &a.branch, rows, width });
 
     let (out, weight) = (&mut a.h, &w.post_attention_layernorm);
-    b.run(at("post_attention_layernorm"), Op::RmsNorm { out, x: &a.mid, weight, eps, form, rows, width });
+    b.run(
+        at("post_attention_layernorm"),
+        Op::RmsNorm { out, x: &a.mid, weight, eps, form, rows, width },
+    );
     let (out, weight) = (&mut a.gate, &w.gate_proj);
     b.run(at("gate_proj"), Op::Linear { out, x: &a.h, weight, rows: all, width: inner });
     let (out, weight) = (&mut a.up, &w.up_proj);

@@ -4,7 +4,9 @@ use std::ops::Deref;
 
 use half::bf16;
 
-use crate::checkpoint::{Checkpoint, CheckpointError, Config, LayerRole, Role, StorageDtype, TensorInfo};
+use crate::checkpoint::{
+    Checkpoint, CheckpointError, Config, LayerRole, Role, StorageDtype, TensorInfo,
+};
 use crate::contract::{Dtype, Element};
 use crate::op::{Backend, Fence, Heads, Mem, Memory};
 use crate::tensor::Tensor;

@@ -72,4 +72,3 @@ pub struct Kv<M: Mem> {
     /// Positions the cache can hold.
     pub capacity: usize,
 }
-

@@ -128,7 +128,10 @@ impl<M: Mem> Part<'_, M> {
                 for (row, position) in positions.iter().enumerate() {
                     for head in 0..heads.kv {
                         let matrix = row / rows * heads.kv + head;
-                        runs.push(((matrix * capacity + *position as usize) * heads.dim, heads.dim));
+                        runs.push((
+                            (matrix * capacity + *position as usize) * heads.dim,
+                            heads.dim,
+                        ));
                     }
                 }
                 ([heads.batch, 1, *rows, heads.kv * heads.dim], runs)

@@ -127,7 +127,9 @@ macro_rules! tile {
             let mut k = start;
             while k + LANES <= end {
                 // SAFETY: group `k` lies within the panel and within each row, as the caller says.
-                unsafe { $step::<R>(x.add(k), args.stride, args.panel.as_ptr().add(k * PANEL), acc, !0) };
+                unsafe {
+                    $step::<R>(x.add(k), args.stride, args.panel.as_ptr().add(k * PANEL), acc, !0)
+                };
                 k += LANES;
             }
             if k < end {
@@ -135,7 +137,13 @@ macro_rules! tile {
                 let last: Vec16 = last_group(args.x, first * args.stride + k, R, args.stride);
                 // SAFETY: the panel holds the whole group; `last` holds `R` rows of two terms.
                 unsafe {
-                    $step::<R>(last.0.as_ptr().cast(), 2, args.panel.as_ptr().add(k * PANEL), acc, 0xFFFF)
+                    $step::<R>(
+                        last.0.as_ptr().cast(),
+                        2,
+                        args.panel.as_ptr().add(k * PANEL),
+                        acc,
+                        0xFFFF,
+                    )
                 };
             }
         }

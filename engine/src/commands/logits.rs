@@ -1,0 +1,129 @@
+//! `samebits logits`: the logits of every row, and on request every tensor of the run.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use super::failure::Failure;
+use super::settings::{RunArgs, Settings};
+use crate::contract::{CONTRACT, Dtype, RotaryTables};
+use crate::model::{Logits, ROTARY_COS, ROTARY_SIN, Shape, run};
+use crate::tensor::Tensor;
+use crate::trace::{Tap, Traced};
+use safetensors::tensor::View;
+
+/// Arguments of `logits`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct LogitsArgs {
+    /// Folder of the model, in Hugging Face layout.
+    pub model: PathBuf,
+    /// The run.
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// Write tensor `logits` `[rows, vocab]` here, in safetensors.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Also write one tensor a site, named as in `layers.3.q_proj`.
+    #[arg(long)]
+    pub taps: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Anything wrong with the words, the model or the output; nothing is left half-written.
+pub fn command(args: &LogitsArgs) -> Result<(), Failure> {
+    let settings = args.run.settings()?;
+    let checkpoint = settings.open(Some(&args.model))?;
+    let (mut cpu, model) = settings.load(&checkpoint)?;
+    let batch = settings.prompts.len();
+    let (logits, mut taps) = settings.pool.install(|| {
+        if !args.taps {
+            return Ok((
+                run(&mut cpu, &model, &settings.prompts, &settings.plan)?,
+                BTreeMap::new(),
+            ));
+        }
+        let mut traced = Traced::new(cpu, batch);
+        let logits = run(&mut traced, &model, &settings.prompts, &settings.plan)?;
+        let mut taps = traced.finish().0;
+        taps.extend(rotary_taps(&model.shape, model.dtype, &settings));
+        Ok::<_, Failure>((logits, taps))
+    })?;
+    taps.insert("logits".into(), logits_tap(logits));
+    write(&args.out, taps, &settings, model.dtype)
+}
+
+/// The logits as a tensor; a batch of one has no leading axis.
+fn logits_tap(logits: Logits) -> Tap {
+    let [batch, rows, vocab] = logits.shape;
+    let shape = if batch > 1 { vec![batch, rows, vocab] } else { vec![rows, vocab] };
+    Tap { shape, data: logits.logits }
+}
+
+/// The rotary tables of a run, under their sites' names.
+pub fn rotary_taps(shape: &Shape, dtype: Dtype, settings: &Settings) -> BTreeMap<String, Tap> {
+    let positions = settings.prompts[0].len();
+    let tables = RotaryTables::new(shape.theta, shape.head_dim, positions);
+    let tap = |values: &[f32]| {
+        let data = Tensor::from_f32(dtype, values);
+        Tap { shape: vec![positions, tables.half], data }
+    };
+    let taps = [(ROTARY_COS, tap(&tables.cos)), (ROTARY_SIN, tap(&tables.sin))];
+    taps.into_iter().map(|(site, tap)| (site.to_string(), tap)).collect()
+}
+
+/// A tap as the safetensors crate takes it.
+struct Stored(Tap);
+
+impl View for Stored {
+    fn dtype(&self) -> safetensors::Dtype {
+        match self.0.data.dtype() {
+            Dtype::Bf16 => safetensors::Dtype::BF16,
+            Dtype::F32 => safetensors::Dtype::F32,
+        }
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.0.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        self.0.data.to_bytes().into()
+    }
+
+    fn data_len(&self) -> usize {
+        self.0.data.len() * self.0.data.dtype().size()
+    }
+}
+
+/// Writes tensors to a temporary name, flushes, and renames.
+fn write(
+    out: &Path,
+    taps: BTreeMap<String, Tap>,
+    settings: &Settings,
+    dtype: Dtype,
+) -> Result<(), Failure> {
+    let what = || format!("--out {}", out.display());
+    let info = HashMap::from([
+        ("format".to_string(), "pt".to_string()),
+        ("contract".to_string(), CONTRACT.to_string()),
+        ("order".to_string(), settings.order.name().to_string()),
+        ("dtype".to_string(), dtype.name().to_string()),
+    ]);
+    let folder = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // The umask decides who may read the file, as for any other output.
+    let mode = std::fs::Permissions::from_mode(0o666);
+    let file = tempfile::Builder::new().permissions(mode).tempfile_in(folder);
+    let file = file.map_err(|e| Failure::io(what(), e))?;
+    let tensors = taps.into_iter().map(|(name, tap)| (name, Stored(tap)));
+    safetensors::serialize_to_file(tensors, Some(info), file.path()).map_err(|e| match e {
+        safetensors::SafeTensorError::IoError(e) => Failure::io(what(), e),
+        other => Failure::io(what(), io::Error::other(other)),
+    })?;
+    file.as_file().sync_all().map_err(|e| Failure::io(what(), e))?;
+    file.persist(out).map_err(|e| Failure::io(what(), e.error))?;
+    Ok(())
+}
