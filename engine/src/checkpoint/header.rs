@@ -326,23 +326,70 @@ mod tests {
         let t = "\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]";
         let cases = [
             ("control", format!("{{\"a\":{{{t}}}}}  "), None),
-            ("other key order", "{\"a\":{\"shape\":[1],\"data_offsets\":[0,4],\"dtype\":\"F32\"}}".into(), None),
+            (
+                "other key order",
+                "{\"a\":{\"shape\":[1],\"data_offsets\":[0,4],\"dtype\":\"F32\"}}".into(),
+                None,
+            ),
             ("a list for an entry", "{\"a\":[\"F32\",[1],[0,4]]}".into(), Some("tensor a")),
             ("an unknown field", format!("{{\"a\":{{{t},\"extra\":1}}}}"), Some("extra")),
             ("a repeated field", format!("{{\"a\":{{{t},\"shape\":[1]}}}}"), Some("shape")),
-            ("a missing field", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}".into(), Some("data_offsets")),
-            ("a repeated name", format!("{{\"a\":{{{t}}},\"a\":{{{t}}}}}"), Some("a appears twice")),
+            (
+                "a missing field",
+                "{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}".into(),
+                Some("data_offsets"),
+            ),
+            (
+                "a repeated name",
+                format!("{{\"a\":{{{t}}},\"a\":{{{t}}}}}"),
+                Some("a appears twice"),
+            ),
             ("an escaped repeat", format!("{{\"a\":{{{t}}},\"\\u0061\":{{{t}}}}}"), Some("twice")),
-            ("metadata twice", format!("{{\"__metadata__\":{{}},\"a\":{{{t}}},\"__metadata__\":{{}}}}"), Some("__metadata__")),
-            ("a metadata key twice", format!("{{\"__metadata__\":{{\"k\":\"1\",\"k\":\"2\"}},\"a\":{{{t}}}}}"), Some("`k`")),
-            ("metadata not text", format!("{{\"__metadata__\":{{\"k\":1}},\"a\":{{{t}}}}}"), Some("__metadata__")),
-            ("a negative dimension", "{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}".into(), Some("-1")),
-            ("a fractional dimension", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1.0],\"data_offsets\":[0,4]}}".into(), Some("tensor a")),
-            ("three offsets", "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,4]}}".into(), Some("tensor a")),
+            (
+                "metadata twice",
+                format!("{{\"__metadata__\":{{}},\"a\":{{{t}}},\"__metadata__\":{{}}}}"),
+                Some("__metadata__"),
+            ),
+            (
+                "a metadata key twice",
+                format!("{{\"__metadata__\":{{\"k\":\"1\",\"k\":\"2\"}},\"a\":{{{t}}}}}"),
+                Some("`k`"),
+            ),
+            (
+                "metadata not text",
+                format!("{{\"__metadata__\":{{\"k\":1}},\"a\":{{{t}}}}}"),
+                Some("__metadata__"),
+            ),
+            (
+                "a negative dimension",
+                "{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}".into(),
+                Some("-1"),
+            ),
+            (
+                "a fractional dimension",
+                "{\"a\":{\"dtype\":\"F32\",\"shape\":[1.0],\"data_offsets\":[0,4]}}".into(),
+                Some("tensor a"),
+            ),
+            (
+                "three offsets",
+                "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,4]}}".into(),
+                Some("tensor a"),
+            ),
             ("text after the object", format!("{{\"a\":{{{t}}}}} x"), Some("trailing")),
             ("deep nesting", format!("{{\"a\":{}", "[".repeat(10_000)), Some("tensor a")),
-            ("many dimensions", format!("{{\"a\":{{\"dtype\":\"F32\",\"shape\":[{}1],\"data_offsets\":[0,4]}}}}", "1,".repeat(100)), Some("64")),
-            ("a scalar", "{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}".into(), None),
+            (
+                "many dimensions",
+                format!(
+                    "{{\"a\":{{\"dtype\":\"F32\",\"shape\":[{}1],\"data_offsets\":[0,4]}}}}",
+                    "1,".repeat(100)
+                ),
+                Some("64"),
+            ),
+            (
+                "a scalar",
+                "{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}".into(),
+                None,
+            ),
         ];
         let mut wrong = Vec::new();
         for (why, text, mentions) in cases {

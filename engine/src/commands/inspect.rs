@@ -33,16 +33,6 @@ pub enum InspectError {
     Output(#[from] io::Error),
 }
 
-impl InspectError {
-    /// Exit code of the command.
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            Self::Checkpoint(error) => error.exit_code(),
-            Self::Output(_) => 2,
-        }
-    }
-}
-
 /// What a checkpoint is.
 #[derive(Debug, Serialize)]
 pub struct Inspection {

@@ -60,17 +60,6 @@ pub enum PinCommandError<E: std::error::Error> {
     Output(io::Error),
 }
 
-impl<E: std::error::Error> PinCommandError<E> {
-    /// Exit code of the command, unless the reference failed: that is the caller's error.
-    pub fn exit_code(&self) -> Option<u8> {
-        match self {
-            Self::Pin(error) => Some(error.exit_code()),
-            Self::Reference(_) => None,
-            Self::Output(_) => Some(2),
-        }
-    }
-}
-
 /// Runs the command; `reference` is asked once, and only when a pin is made.
 ///
 /// # Errors
