@@ -1,4 +1,4 @@
-//! What an arithmetic must say of numbers and rows, and the operations that follow from it by loops.
+//! What an arithmetic says of numbers and rows, and the operations that follow by loops.
 //!
 //! Deliberately absent: the order in which a model calls the operations. Invariant: a row of any
 //! result depends on that row's inputs and on `true_rows`, never on the rows beside it.

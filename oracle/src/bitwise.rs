@@ -4,9 +4,11 @@
 //! f64 that enters or leaves holds a value of the run's dtype, so the conversions are exact.
 
 use crate::arithmetic::Arithmetic;
+use rayon::prelude::*;
+
 use crate::bits;
 use crate::dtype::{Dtype, Order};
-use crate::ops::Tables;
+use crate::ops::{Linear, Out, Tables};
 use crate::real::rounded_tables;
 use crate::rotary::rotary_table;
 
@@ -20,6 +22,14 @@ pub struct Bits {
 }
 
 impl Bits {
+    /// One product with its last rounding.
+    fn dot_f32(&self, x: &[f32], w: &[f32], block: usize) -> f64 {
+        f64::from(match self.dtype {
+            Dtype::Bf16 => bits::round_bf16_flush(bits::dot_bf16(x, w, block)),
+            Dtype::F32 => bits::dot_f32(x, w, block),
+        })
+    }
+
     /// An f32 result as it is stored.
     fn store(&self, x: f32) -> f64 {
         match self.dtype {
@@ -47,11 +57,7 @@ impl Arithmetic for Bits {
     }
 
     fn dot(&self, x: &[f64], w: &[f64], block: usize) -> f64 {
-        let (x, w) = (narrow(x), narrow(w));
-        f64::from(match self.dtype {
-            Dtype::Bf16 => bits::round_bf16_flush(bits::dot_bf16(&x, &w, block)),
-            Dtype::F32 => bits::dot_f32(&x, &w, block),
-        })
+        self.dot_f32(&narrow(x), &narrow(w), block)
     }
 
     fn norm_row(&self, x: &[f64], weight: &[f64], eps: f64) -> Vec<f64> {
@@ -76,6 +82,16 @@ impl Arithmetic for Bits {
 
     fn plus(&self, a: f64, b: f64) -> f64 {
         self.store(a as f32 + b as f32)
+    }
+
+    /// The provided loop, with the operands converted once.
+    fn linear(&self, op: &Linear<'_>) -> Out {
+        let (rows, n) = op.extents();
+        let (x, w, k) = (narrow(op.x), narrow(op.weight), op.k);
+        let block = self.linear_block(k, op.true_rows);
+        let each = (0..rows * n).into_par_iter().with_min_len(16);
+        let dot = |i: usize| self.dot_f32(&x[i / n * k..][..k], &w[i % n * k..][..k], block);
+        Out { values: each.map(dot).collect(), magnitude: None }
     }
 
     fn sums_hidden_keys(&self) -> bool {

@@ -1,6 +1,6 @@
-//! The two storage types of a run, the two orders of the contract, and the tensor that a trace holds.
+//! The two storage types of a run, the two orders of the contract, and the tensor of a trace.
 //!
-//! Deliberately absent: f16 and f8. Invariant: an f64 that holds a bf16 or f32 value holds it exactly.
+//! Deliberately absent: f16 and f8. Invariant: an f64 holds every bf16 and f32 value exactly.
 
 /// The dtype `D` of a run: what every site stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! A Qwen3 checkpoint: the fields that the forward reads, and its weights as stored.
 //!
 //! Deliberately absent: admission of anything but plain dense Qwen3 in bf16 or f32, and every
-//! default that Transformers would invent. Invariant: a loaded model has every tensor, in its shape.
+//! default that Transformers would invent. Invariant: a loaded model has every tensor in shape.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -52,7 +52,7 @@ fn exp(d: Two) -> f32 {
     let s = add_one(s, q * -1.428_606_8e-6);
     let hi = s.0 + s.1;
     let s = (hi, (s.0 - hi) + s.1);
-    let poly = [8.365_97e-3, 4.167_108e-2, 0.166_665_52, 0.499_999_85];
+    let poly = [8.365_969e-3, 4.167_108_2e-2, 0.166_665_52, 0.499_999_85];
     let u = poly.iter().fold(1.363_246_5e-3_f32, |u, &c| u.mul_add(s.0, c));
     let t = add(s, mul_one(square(s), u));
     let hi = 1.0 + t.0;

@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use safetensors::{Dtype as Stored, SafeTensors};
+use samebits_oracle::ops::{Heads, Linear, Mix, RmsNorm, Rope, Scores, Softmax};
 use samebits_oracle::{
-    Arithmetic, Array, Bits, Dtype, Ideal, Keep, Model, Order, RunOptions, Trace, run,
+    Arithmetic, Array, Bits, Dtype, Ideal, Keep, Model, Order, Rounded, RunOptions, Trace, run,
 };
 
 const TRANSFORMERS: Bits = Bits { order: Order::Transformers, dtype: Dtype::Bf16 };
@@ -169,5 +170,104 @@ fn ideal_equals_the_honest_f64_logits() {
             // The distance of two f64 evaluations of logits below 20, measured at 1e-13.
             assert!(cached < 1e-11 && whole < 1e-11, "{name} {n}: {cached:e} {whole:e}");
         }
+    }
+}
+
+/// cos and sin are torch's own: it computes them with an error of up to an ulp.
+#[test]
+fn f32_logits_of_the_long_prompt_are_those_of_transformers() {
+    let bytes = include_bytes!("data/rotary_1e6_32.f32.safetensors");
+    let tables = SafeTensors::deserialize(bytes).expect("a safetensors file");
+    let table = |name: &str| -> Vec<f32> {
+        let view = tables.tensor(name).expect("cos and sin");
+        view.data().as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    };
+    let arith = Bits { order: Order::Transformers, dtype: Dtype::F32 };
+    for name in ["qwen3_tied", "qwen3_untied"] {
+        let (model, golden) = (model(name), golden(&format!("{name}.fp32.safetensors")));
+        let ids = &ids(&golden, 33)[..33];
+        let rotary = Some((table("cos"), table("sin")));
+        let opts = RunOptions { rotary, ..RunOptions::default() };
+        let trace = run(&model, &arith, ids, &opts).expect("golden ids");
+        let want = &golden["L33/logits"].values;
+        assert_eq!(differing(&trace.logits().values, want), 0, "{name}");
+        let own = run(&model, &arith, ids, &RunOptions::default()).expect("golden ids");
+        let (off, size) =
+            (distance(&own.logits().values, want), distance(want, &[0.0; 33 * VOCAB]));
+        println!("{name}: own tables {off:e} of {size}");
+        // Measured 8e-6 of logits up to 15; the two tables differ by an ulp here and there.
+        assert!(off > 0.0 && off < 4e-5 * size, "{name}: {off:e}");
+    }
+}
+
+/// The distance of `Rounded` from `Ideal` is that of Transformers, up to how roundings fall.
+#[test]
+fn rounded_errs_as_much_as_transformers() {
+    for name in ["qwen3_tied", "qwen3_untied"] {
+        let (model, golden) = (model(name), golden(&format!("{name}.bf16.safetensors")));
+        let ids = &ids(&golden, 33)[..33];
+        let logits = |arith: &dyn Arithmetic| {
+            let trace = run(&model, arith, ids, &RunOptions::default()).expect("golden ids");
+            trace.logits().values.clone()
+        };
+        let ideal = logits(&Ideal);
+        let rounded = logits(&Rounded { dtype: Dtype::Bf16 });
+        let rms = |a: &[f64]| {
+            let squares = a.iter().zip(&ideal).map(|(a, b)| (a - b) * (a - b));
+            (squares.sum::<f64>() / a.len() as f64).sqrt()
+        };
+        let ratio = rms(&rounded) / rms(&golden["L33/logits"].values);
+        println!("{name}: rms error of Rounded over that of Transformers {ratio:.3}");
+        assert!((0.8..1.25).contains(&ratio), "{name}: {ratio}");
+        let fine = rms(&logits(&Rounded { dtype: Dtype::F32 }));
+        assert!(fine > 0.0 && fine < rms(&rounded) / 1e3, "{name}: {fine:e} in f32");
+    }
+}
+
+/// Fed the operands that Transformers had, `Rounded` differs only where f32 sums cross a midpoint.
+#[test]
+fn rounded_stores_where_transformers_does() {
+    let (model, golden) = (model("qwen3_tied"), golden("qwen3_tied.bf16.safetensors"));
+    let opts = RunOptions { keep: Keep::All, ..RunOptions::default() };
+    let trace = run(&model, &TRANSFORMERS, &ids(&golden, 33)[..33], &opts).expect("golden ids");
+    let arith = Rounded { dtype: Dtype::Bf16 };
+    let site = |op: &str| &trace.sites[&format!("layers.1.{op}")].values;
+    let weight = |op: &str| {
+        let weight = model.weight(&format!("layers.1.{op}")).expect("a weight");
+        weight.values(0..weight.count())
+    };
+    let eps = model.config().eps;
+    let x = &trace.sites["layers.0.mlp_residual"].values;
+    let h = site("input_layernorm");
+    let tables = arith.rotary(model.config().theta, 32, 33);
+    let (dims, first, true_rows) = (Heads { heads: 4, kv_heads: 2, head_dim: 32 }, 0, 33);
+    let (q, k, v, p) = (site("q_rope"), site("k_cache"), site("v_cache"), site("probs"));
+    let cases = [
+        (
+            "input_layernorm",
+            arith.rms_norm(&RmsNorm { x, weight: &weight("input_layernorm"), eps }),
+        ),
+        ("q_proj", arith.linear(&Linear { x: h, weight: &weight("q_proj"), k: 64, true_rows })),
+        ("q_rope", {
+            let x = site("q_norm");
+            arith.rope(&Rope { x, tables: &tables, heads: 4, head_dim: 32, first })
+        }),
+        ("scores", arith.scores(&Scores { q, k, dims, first, true_rows })),
+        ("probs", {
+            let scores = site("scores");
+            arith.softmax(&Softmax { scores, rows: 33, keys: 33, first })
+        }),
+        ("mix", arith.mix(&Mix { probs: p, v, dims, first, true_rows })),
+        ("silu", arith.silu(site("gate_proj"))),
+        ("mul", arith.mul(site("silu"), site("up_proj"))),
+        ("attn_residual", arith.add(x, site("o_proj"))),
+    ];
+    for (op, out) in cases {
+        let differ = differing(&out.values, site(op));
+        println!("{op}: {differ} of {} differ", out.values.len());
+        // Elementwise operations are equal; of sums, one in a thousand crosses a midpoint.
+        let exact = ["q_rope", "mul", "attn_residual"].contains(&op);
+        let limit = if exact { 0 } else { out.values.len().div_ceil(200) };
+        assert!(differ <= limit, "{op}: {differ} of {} differ", out.values.len());
     }
 }
