@@ -1,1 +1,25 @@
 //! Seeded faults as decorators around the engine's seams.
+//!
+//! Here: the catalogue of defects and [`Defective`], which plants one of them in any backend;
+//! [`Replayed`], which replaces what named sites write; [`Poisoned`], whose memory starts as NaN and
+//! ends in guard bands. Deliberately absent: any verdict, and anything the engine would have to
+//! know. The invariant: a decorator reaches a device through `Op` and `Memory` only.
+
+mod altered;
+mod attention;
+mod catalogue;
+mod defective;
+mod fault;
+mod host;
+mod poisoned;
+mod replayed;
+mod rope;
+
+#[cfg(test)]
+mod tests;
+
+pub use catalogue::{Defect, DefectError, Pattern};
+pub use defective::Defective;
+pub use fault::{Cache, Fault, Norm, Reach, ScaleFault, Softmax, Stale, Tables, When};
+pub use poisoned::{Overrun, Poisoned};
+pub use replayed::{ReplayError, Replayed, take_rotary};

@@ -1,0 +1,102 @@
+//! The catalogue: `catalogue.json`, parsed once.
+//!
+//! Deliberately absent: outcomes. An entry says what gates *should* say; a run says what they did.
+
+use std::fmt;
+use std::sync::LazyLock;
+
+use samebits::op::Site;
+use serde::Deserialize;
+use thiserror::Error;
+
+use crate::fault::{Fault, Reach};
+
+/// One entry of the catalogue.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Defect {
+    /// Name, unique.
+    pub id: String,
+    /// The class of fault it belongs to, 1 to 40; 0 for what is no fault.
+    pub class: u32,
+    /// The rung of the class's ladder, in words.
+    pub strength: String,
+    /// Where it shows first.
+    pub site: Pattern,
+    /// What goes wrong.
+    pub fault: Fault,
+    /// How much of the op's output it may change.
+    #[serde(default)]
+    pub reach: Reach,
+    /// Why it is here and what an input needs to show it.
+    pub why: String,
+    /// Kinds of gates that must be red.
+    pub gates: Vec<String>,
+}
+
+/// Sites: an op in one layer, or in every one.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pattern {
+    /// The layer; none takes every place the op runs.
+    pub layer: Option<usize>,
+    /// The op, by the name of what it materialises.
+    pub op: String,
+}
+
+impl Pattern {
+    /// Whether the site is one of the pattern's.
+    pub fn matches(&self, site: Site) -> bool {
+        self.covers(site) && self.op == site.op
+    }
+
+    /// Whether the site lies in one of the pattern's layers, at any op.
+    pub fn covers(&self, site: Site) -> bool {
+        self.layer.is_none() || self.layer == site.layer
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.layer {
+            Some(layer) => write!(f, "layers.{layer}.{}", self.op),
+            None => write!(f, "*.{}", self.op),
+        }
+    }
+}
+
+/// Why a defect could not be had.
+#[derive(Debug, Error)]
+pub enum DefectError {
+    /// No entry of that name.
+    #[error("no defect is called {id}; there are {known}")]
+    Unknown {
+        /// The name.
+        id: String,
+        /// All names.
+        known: String,
+    },
+}
+
+static CATALOGUE: LazyLock<Vec<Defect>> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("../catalogue.json"))
+        .expect("the catalogue is part of this crate and its tests parse it")
+});
+
+impl Defect {
+    /// Every entry, in the catalogue's order.
+    pub fn all() -> &'static [Self] {
+        &CATALOGUE
+    }
+
+    /// The entry of that name.
+    ///
+    /// # Errors
+    /// All names, where `id` is none of them.
+    pub fn find(id: &str) -> Result<&'static Self, DefectError> {
+        Self::all().iter().find(|d| d.id == id).ok_or_else(|| {
+            let known: Vec<&str> = Self::all().iter().map(|d| d.id.as_str()).collect();
+            DefectError::Unknown { id: id.to_owned(), known: known.join(", ") }
+        })
+    }
+}

@@ -1,0 +1,94 @@
+//! Faults of the rotation: pairs, tables, positions.
+
+use samebits::contract::Dtype;
+use samebits::op::{Backend, Mem, Op, Out, Rotary, Site};
+use samebits::tensor::Tensor;
+
+use crate::altered::{gather, upload, upload_ints};
+use crate::fault::Tables;
+
+/// Neighbours rotate together: the op on the elements dealt to halves, dealt back.
+pub fn pairing<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>) -> bool {
+    let Op::Rope { out, x, table, positions, rows, heads, dim } = op else { return false };
+    let (rows, heads, dim) = (*rows, *heads, *dim);
+    let half = dim / 2;
+    let x = b.mem().read(x, 0, rows * heads * dim);
+    let dealt = |i: usize| i / dim * dim + 2 * (i % dim % half) + i % dim / half;
+    let back = |i: usize| i / dim * dim + i % dim / 2 + i % 2 * half;
+    let x = upload(b, &gather(&x, dealt));
+    b.run(site, Op::Rope { out, x: &x, table, positions, rows, heads, dim });
+    for out in op.outs() {
+        let Out::Act { act, part, .. } = out else { continue };
+        let rotated = part.read(b.mem(), act).data;
+        part.write(b.mem(), act, &gather(&rotated, back));
+    }
+    true
+}
+
+/// Positions one too small, where the forward does not start at 0.
+pub fn late<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>) -> bool {
+    let Op::Rope { out, x, table, positions, rows, heads, dim } = op else { return false };
+    let right = b.mem().read_ints(positions, *rows);
+    if right.contains(&0) {
+        return false;
+    }
+    let positions = upload_ints(b, &right.iter().map(|p| p - 1).collect::<Vec<_>>());
+    let (rows, heads, dim) = (*rows, *heads, *dim);
+    b.run(site, Op::Rope { out, x, table, positions: &positions, rows, heads, dim });
+    true
+}
+
+/// Tables of too few bits.
+pub fn tables<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>, form: Tables) -> bool {
+    let Op::Rope { out, x, table, positions, rows, heads, dim } = op else { return false };
+    let (rows, heads, dim) = (*rows, *heads, *dim);
+    let at = b.mem().read_ints(positions, rows);
+    if form == Tables::Positions {
+        let short: Vec<u32> = at.iter().map(|p| eight_bits(*p)).collect();
+        let positions = upload_ints(b, &short);
+        b.run(site, Op::Rope { out, x, table, positions: &positions, rows, heads, dim });
+        return true;
+    }
+    let count = at.iter().max().map_or(0, |p| *p as usize + 1);
+    let [cos, sin] = match form {
+        Tables::Frequencies => from_short_frequencies(b, table, count, dim / 2),
+        _ => [&table.cos, &table.sin].map(|act| {
+            let data = b.mem().read(act, 0, count * dim / 2);
+            let short = Tensor::from_f32(Dtype::Bf16, &data.to_f32());
+            Tensor::from_f32(data.dtype(), &short.to_f32())
+        }),
+    };
+    let table = Rotary { cos: upload(b, &cos), sin: upload(b, &sin) };
+    b.run(site, Op::Rope { out, x, table: &table, positions, rows, heads, dim });
+    true
+}
+
+/// Keeps the eight most significant bits.
+fn eight_bits(p: u32) -> u32 {
+    let drop = (u32::BITS - p.leading_zeros()).saturating_sub(8);
+    p >> drop << drop
+}
+
+/// Tables for positions `0 .. count` of the frequencies that row 1 shows, rounded to bf16.
+fn from_short_frequencies<B: Backend>(
+    b: &mut B,
+    table: &Rotary<B::M>,
+    count: usize,
+    half: usize,
+) -> [Tensor; 2]
+where
+    B::M: Mem,
+{
+    let dtype = b.mem().read(&table.cos, 0, 1).dtype();
+    let mut short = vec![0.0; half];
+    if count > 1 {
+        let (cos, sin) =
+            (b.mem().read(&table.cos, half, half), b.mem().read(&table.sin, half, half));
+        let angles: Vec<f32> = (0..half).map(|i| sin.get(i).atan2(cos.get(i))).collect();
+        short = Tensor::from_f32(Dtype::Bf16, &angles).to_f32();
+    }
+    [f64::cos as fn(f64) -> f64, f64::sin].map(|f| {
+        let entry = |i: usize| f(f64::from(short[i % half] * (i / half) as f32)) as f32;
+        Tensor::from_f32(dtype, &(0..count * half).map(entry).collect::<Vec<_>>())
+    })
+}
