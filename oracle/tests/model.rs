@@ -249,7 +249,7 @@ fn what_is_refused() {
             |c, _| drop(c.as_object_mut().expect("map").remove("num_key_value_heads")),
             "num_key_value_heads",
         ),
-        ("a width of null", |c, _| c["head_dim"] = Value::Null, "invalid type"),
+        ("a width of null", |c, _| c["head_dim"] = Value::Null, "head_dim: is of the wrong type"),
         ("an integer eps", |c, _| c["rms_norm_eps"] = 1.into(), "rms_norm_eps"),
         (
             "a window",
