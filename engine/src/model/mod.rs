@@ -8,6 +8,6 @@ mod weights;
 
 pub use budget::Budget;
 pub use qwen3::{Step, forward};
-pub use run::{DEFAULT_CHUNK, Logits, Plan, RunError, feed, run};
+pub use run::{DEFAULT_CHUNK, Kept, Logits, Plan, RunError, check_prompts, feed, run};
 pub use state::{Limits, ROTARY_COS, ROTARY_SIN, State};
 pub use weights::{Layer, LayerGuard, Layers, Model, Shape};

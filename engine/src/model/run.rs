@@ -121,7 +121,7 @@ pub fn run<B: Backend>(
     let mut argmax = vec![Vec::new(); batch];
     for rows in pieces {
         let ids: Vec<&[u32]> = prompts.iter().map(|p| &p[state.len..state.len + rows]).collect();
-        feed(b, &mut state, &ids);
+        feed(b, &mut state, &ids, Kept::All);
         forward(b, model, &mut state, Step { rows, kept: batch * rows })?;
         let ids = b.mem().read_ints(&state.argmax, batch * rows);
         for (i, part) in parts.iter_mut().enumerate() {
@@ -136,11 +136,24 @@ pub fn run<B: Backend>(
     Ok(Logits { logits, argmax: argmax.concat(), shape: [batch, len, vocab] })
 }
 
-/// Writes the ids of a forward and their positions; every row's logits are kept.
-pub fn feed<B: Backend>(b: &mut B, state: &mut State<B::M>, ids: &[&[u32]]) {
+/// Which rows of a forward have their logits computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// Every row.
+    All,
+    /// The last row of each sequence.
+    Last,
+}
+
+/// Writes the ids of a forward, their positions, and which rows' logits are kept.
+pub fn feed<B: Backend>(b: &mut B, state: &mut State<B::M>, ids: &[&[u32]], kept: Kept) {
     let (first, rows) = (state.len as u32, ids[0].len() as u32);
     let positions: Vec<u32> = ids.iter().flat_map(|_| first..first + rows).collect();
-    let kept: Vec<u32> = (0..positions.len() as u32).collect();
+    let all = 0..positions.len() as u32;
+    let kept: Vec<u32> = match kept {
+        Kept::All => all.collect(),
+        Kept::Last => all.filter(|row| row % rows == rows - 1).collect(),
+    };
     let mem = b.mem();
     mem.write_ints(&mut state.ids, &ids.concat());
     mem.write_ints(&mut state.positions, &positions);
@@ -148,14 +161,12 @@ pub fn feed<B: Backend>(b: &mut B, state: &mut State<B::M>, ids: &[&[u32]]) {
     mem.write_ints(&mut state.kept_rows, &kept);
 }
 
-/// Checks all that a caller may get wrong; returns the prompts' length.
-fn check(
-    vocab: usize,
-    head_dim: usize,
-    prompts: &[Vec<u32>],
-    plan: &Plan,
-) -> Result<usize, RunError> {
-    let want = prompts.first().map_or(0, Vec::len);
+/// Checks prompts against a vocabulary; returns their common length.
+///
+/// # Errors
+/// No prompt, an empty one, unequal lengths, or an id outside the vocabulary.
+pub fn check_prompts(vocab: usize, prompts: &[Vec<u32>]) -> Result<usize, RunError> {
+    let want = prompts.first().ok_or(RunError::Empty(0))?.len();
     for (at, prompt) in prompts.iter().enumerate() {
         if prompt.is_empty() {
             return Err(RunError::Empty(at));
@@ -167,9 +178,17 @@ fn check(
             return Err(RunError::Id { at, position, id: prompt[position], vocab });
         }
     }
-    if want == 0 {
-        return Err(RunError::Empty(0));
-    }
+    Ok(want)
+}
+
+/// Checks all that a caller may get wrong; returns the prompts' length.
+fn check(
+    vocab: usize,
+    head_dim: usize,
+    prompts: &[Vec<u32>],
+    plan: &Plan,
+) -> Result<usize, RunError> {
+    let want = check_prompts(vocab, prompts)?;
     let whole = plan.pieces.iter().sum::<usize>() == want && !plan.pieces.contains(&0);
     if !plan.pieces.is_empty() && !whole {
         return Err(RunError::Pieces { pieces: plan.pieces.clone(), len: want });

@@ -86,6 +86,9 @@ pub struct State<M: Mem> {
     pub kept_rows: M::Ints, // [logit rows]
     /// Argmax of the logits.
     pub argmax: M::Ints, // [logit rows]
+    vocab: usize,
+    sequences: Vec<u32>, // 0 .. batch
+    host: Vec<u32>,      // [batch]
 }
 
 /// Site of the rotary cosines.
@@ -127,7 +130,25 @@ impl<M: Mem> State<M> {
             keys: mem.alloc_ints(1),
             kept_rows: mem.alloc_ints(batch * logit_rows),
             argmax: mem.alloc_ints(batch * logit_rows),
+            vocab: model.shape.vocab,
+            sequences: (0..batch as u32).collect(),
+            host: vec![0; batch],
         }
+    }
+
+    /// Writes the next id of each sequence; every row's logits are kept. Allocates nothing.
+    pub fn feed_one<B: Backend<M = M>>(&mut self, b: &mut B, ids: &[u32]) {
+        let mem = b.mem();
+        self.host.fill(self.len as u32);
+        mem.write_ints(&mut self.ids, ids);
+        mem.write_ints(&mut self.positions, &self.host);
+        mem.write_ints(&mut self.keys, &[self.len as u32 + 1]);
+        mem.write_ints(&mut self.kept_rows, &self.sequences);
+    }
+
+    /// Row `row` of the kept logits, on the host.
+    pub fn logits_row<B: Backend<M = M>>(&self, b: &mut B, row: usize) -> Tensor {
+        b.mem().read(&self.acts.logits, row * self.vocab, self.vocab)
     }
 
     /// Forgets all positions; buffers stay as they are.
