@@ -118,7 +118,8 @@ pub fn command(args: &GenerateArgs, out: &mut (dyn Write + Send)) -> Result<(), 
         stop: stop.ids.clone(),
         chunk: settings.plan.chunk,
     };
-    let mut printer = Printer { live: !args.json && request.prompts.len() == 1, ..Printer::new(out) };
+    let mut printer =
+        Printer { live: !args.json && request.prompts.len() == 1, ..Printer::new(out) };
     let mut first = None;
     let sequences = settings.pool.install(|| {
         generate(&mut cpu, &model, &request, |_, id| {

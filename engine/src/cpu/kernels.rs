@@ -25,6 +25,8 @@ pub struct TileArgs<'a, E> {
     pub terms: [usize; ROWS],
     /// Terms in a block of the chain; even.
     pub block: usize,
+    /// No partial sum of these operands can be subnormal, so that plain FMA need not flush.
+    pub exact: bool,
 }
 
 /// Sums of a tile, before rounding: `[row][column of the panel]`.

@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::panels::Panels;
-use crate::contract::{Dtype, Element};
+use crate::contract::{Dtype, Element, NO_EXPONENT};
 use crate::op::{Fence, Heads, Layout, Mem, Memory};
 use crate::tensor::Tensor;
 
@@ -118,6 +118,7 @@ pub struct Act {
     store: Store,
     layout: Layout,
     len: usize,
+    lowest: i32,
 }
 
 impl Act {
@@ -136,6 +137,16 @@ impl Act {
     pub fn rows_mut<E: Element>(&mut self, rows: usize, width: usize) -> &mut [E] {
         assert_eq!(self.layout, Layout::RowMajor, "a cache has no rows");
         &mut self.store.get_mut::<E>()[..rows * width]
+    }
+
+    /// At most the smallest exponent of what was written to a cache.
+    pub fn lowest_exponent(&self) -> i32 {
+        self.lowest
+    }
+
+    /// Notes values about to be written through [`Act::panels_mut`].
+    pub fn note<E: Element>(&mut self, values: &[E]) {
+        self.lowest = self.lowest.min(E::lowest_exponent(values));
     }
 
     /// All panels of a cache: one packed matrix for each sequence and head.
@@ -190,12 +201,18 @@ pub struct Weight {
     store: Store,
     n: usize,
     k: usize,
+    lowest: i32,
 }
 
 impl Weight {
     /// The packed matrix.
     pub fn panels<E: Element>(&self) -> (Panels, &[E]) {
         (Panels { n: self.n, k: self.k, lanes: E::LANES }, self.store.get::<E>())
+    }
+
+    /// The smallest exponent of a non-zero element.
+    pub fn lowest_exponent(&self) -> i32 {
+        self.lowest
     }
 
     /// A vector's elements.
@@ -205,11 +222,19 @@ impl Weight {
     }
 
     fn place(&self, i: usize) -> usize {
-        if self.k == 1 {
-            return i;
-        }
-        let lanes = lanes(self.store.dtype());
-        Panels { n: self.n, k: self.k, lanes }.index(i / self.k, i % self.k)
+        weight_place(Panels { n: self.n, k: self.k, lanes: lanes(self.store.dtype()) }, i)
+    }
+}
+
+/// Where element `i` of the row-major order lies; vectors are not packed.
+fn weight_place(panels: Panels, i: usize) -> usize {
+    if panels.k == 1 { i } else { panels.index(i / panels.k, i % panels.k) }
+}
+
+fn lowest(data: &Tensor) -> i32 {
+    match data {
+        Tensor::Bf16(v) => bf16::lowest_exponent(v),
+        Tensor::F32(v) => f32::lowest_exponent(v),
     }
 }
 
@@ -226,7 +251,7 @@ impl Memory<CpuMem> for CpuMemory {
             (Layout::Keys(h) | Layout::Values(h), Some(p)) => h.batch * h.kv * p.len(),
             _ => len,
         };
-        Act { store: Store::new(dtype, stored), layout, len }
+        Act { store: Store::new(dtype, stored), layout, len, lowest: NO_EXPONENT }
     }
 
     fn alloc_ints(&mut self, len: usize) -> Ints {
@@ -237,6 +262,7 @@ impl Memory<CpuMem> for CpuMemory {
         assert!(start + data.len() <= act.len, "write: beyond the buffer");
         let places: Vec<usize> = (start..start + data.len()).map(|i| act.place(i)).collect();
         act.store.scatter(data, |i| places[i]);
+        act.lowest = act.lowest.min(lowest(data));
     }
 
     fn write_ints(&mut self, ints: &mut Ints, data: &[u32]) {
@@ -254,15 +280,16 @@ impl Memory<CpuMem> for CpuMemory {
 
     fn alloc_weight(&mut self, n: usize, k: usize, dtype: Dtype) -> Weight {
         let len = if k == 1 { n } else { Panels { n, k, lanes: lanes(dtype) }.len() };
-        Weight { store: Store::new(dtype, len), n, k }
+        Weight { store: Store::new(dtype, len), n, k, lowest: NO_EXPONENT }
     }
 
     fn write_weight(&mut self, weight: &mut Weight, first: usize, data: &Tensor) {
         assert_eq!(data.len() % weight.k, 0, "write_weight: not whole rows");
         assert!(first * weight.k + data.len() <= weight.n * weight.k, "write_weight: beyond it");
         let (n, k, start) = (weight.n, weight.k, first * weight.k);
-        let view = Weight { store: Store::new(data.dtype(), 0), n, k };
-        weight.store.scatter(data, |i| view.place(start + i));
+        let panels = Panels { n, k, lanes: lanes(data.dtype()) };
+        weight.store.scatter(data, |i| weight_place(panels, start + i));
+        weight.lowest = weight.lowest.min(lowest(data));
     }
 
     fn weight_shape(&self, weight: &Weight) -> (usize, usize) {

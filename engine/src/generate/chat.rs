@@ -50,7 +50,9 @@ impl Chat {
     pub fn of(checkpoint: &Checkpoint) -> Result<Self, ChatError> {
         let malformed = |e: serde_json::Error| ChatError::Malformed(e.to_string());
         let config = match checkpoint.side_file("tokenizer_config.json")? {
-            Some(bytes) => serde_json::from_slice::<Map<String, Json>>(&bytes).map_err(malformed)?,
+            Some(bytes) => {
+                serde_json::from_slice::<Map<String, Json>>(&bytes).map_err(malformed)?
+            }
             None => Map::new(),
         };
         let template = match checkpoint.side_file("chat_template.jinja")? {
@@ -150,7 +152,10 @@ impl serde_json::ser::Formatter for PythonSpacing {
         if first { Ok(()) } else { out.write_all(b", ") }
     }
 
-    fn begin_object_value<W: std::io::Write + ?Sized>(&mut self, out: &mut W) -> std::io::Result<()> {
+    fn begin_object_value<W: std::io::Write + ?Sized>(
+        &mut self,
+        out: &mut W,
+    ) -> std::io::Result<()> {
         out.write_all(b": ")
     }
 }
@@ -214,12 +219,18 @@ mod tests {
     #[test]
     fn renders_as_jinja_in_python_does() {
         for (template, want) in [
-            ("{% for m in messages %}\n{{ m.role }}:{{ m['content'].strip() }}\n{% endfor %}", "user:hi\n"),
+            (
+                "{% for m in messages %}\n{{ m.role }}:{{ m['content'].strip() }}\n{% endfor %}",
+                "user:hi\n",
+            ),
             ("  {% if add_generation_prompt %}\nx{% endif %}\n", "x"),
             ("{{ messages | tojson }}", r#"[{"content": " hi ", "role": "user"}]"#),
             ("{{ 'a</think>b'.split('</think>')[-1].lstrip('\\n') }}", "b"),
             ("{{ missing }}|{{ missing is defined }}", "|False"),
-            ("{% set ns = namespace(n=1) %}{% for m in messages[::-1] %}{% set ns.n = 2 %}{% endfor %}{{ ns.n }}", "2"),
+            (
+                "{% set ns = namespace(n=1) %}{% for m in messages[::-1] %}{% set ns.n = 2 %}{% endfor %}{{ ns.n }}",
+                "2",
+            ),
         ] {
             assert_eq!(render(template).expect(template), want, "{template}");
         }

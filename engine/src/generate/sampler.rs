@@ -114,7 +114,8 @@ impl Sampling {
     /// # Errors
     /// A row with a NaN, or without a finite logit.
     pub fn candidates(&self, logits: &Tensor) -> Result<Vec<Candidate>, NanError> {
-        let scaled: Vec<f32> = (0..logits.len()).map(|i| logits.get(i) / self.temperature).collect();
+        let scaled: Vec<f32> =
+            (0..logits.len()).map(|i| logits.get(i) / self.temperature).collect();
         let max = scaled.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         if scaled.iter().any(|x| x.is_nan()) || !max.is_finite() {
             return Err(NanError);
@@ -189,7 +190,10 @@ mod tests {
     #[test]
     fn nothing_is_chosen_from_a_nan() {
         for row in [vec![f32::NAN, 1.0], vec![f32::NEG_INFINITY; 2], vec![f32::INFINITY, 0.0]] {
-            assert_eq!(ALL.pick(&Tensor::F32(row), Draw { sequence: 0, position: 0 }), Err(NanError));
+            assert_eq!(
+                ALL.pick(&Tensor::F32(row), Draw { sequence: 0, position: 0 }),
+                Err(NanError)
+            );
         }
     }
 
