@@ -206,7 +206,7 @@ mod tests {
             counts[ALL.pick(&row, draw).expect("finite") as usize] += 1;
             assert_eq!(ALL.pick(&row, draw), ALL.pick(&row, draw));
         }
-        for (count, p) in counts.iter().zip([0.5, 0.25, 0.25]) {
+        for (count, p) in counts.iter().zip([0.5f64, 0.25, 0.25]) {
             let sigma = (20_000.0 * p * (1.0 - p)).sqrt();
             assert!((f64::from(*count) - 20_000.0 * p).abs() < 5.0 * sigma, "{counts:?}");
         }
