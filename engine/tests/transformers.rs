@@ -5,18 +5,25 @@ use std::path::Path;
 use samebits::checkpoint::Checkpoint;
 use samebits::contract::{Dtype, Order, RotaryTables};
 use samebits::cpu::{Cpu, Kernels};
-use samebits::model::{Logits, Model, Plan, run};
+use samebits::model::{Model, Plan, run};
 use samebits::tensor::Tensor;
 use samebits::trace::Traced;
 use samebits_fixtures::golden::{self, HashGolden, Tensors};
 use samebits_fixtures::{paths, synthetic};
 
-/// Logits of one sequence on the fastest table.
-fn logits(dir: &Path, dtype: Dtype, order: Order, ids: &[u32], plan: &Plan) -> Logits {
+/// Logits of one sequence in Transformers' order, the same from every kernel table.
+fn logits(dir: &Path, dtype: Dtype, ids: &[u32], plan: &Plan) -> Tensor {
     let checkpoint = Checkpoint::open_as(dir, Some(dtype)).expect("fixtures are admitted");
-    let mut cpu = Cpu::new(Kernels::best(), order);
-    let model = Model::load(&mut cpu, &checkpoint).expect("fixtures are readable");
-    run(&mut cpu, &model, &[ids.to_vec()], plan).expect("fixture prompts fit")
+    let on = |kernels| {
+        let mut cpu = Cpu::new(kernels, Order::Transformers);
+        let model = Model::load(&mut cpu, &checkpoint).expect("fixtures are readable");
+        run(&mut cpu, &model, &[ids.to_vec()], plan).expect("fixture prompts fit").logits
+    };
+    let scalar = on(Kernels::supported()[0]);
+    for kernels in &Kernels::supported()[1..] {
+        assert_eq!(on(kernels).sha256(), scalar.sha256(), "{}", kernels.name);
+    }
+    scalar
 }
 
 fn ids(tensors: &Tensors, key: &str) -> Vec<u32> {
@@ -43,9 +50,8 @@ fn narrow_models_uncached_and_cached() {
             let key = |part: &str| format!("L{n}/{part}");
             let prompt = ids(&tensors, &key("input_ids"));
             let all = [prompt.clone(), ids(&tensors, &key("decode_ids"))].concat();
-            let run = |ids: &[u32], plan: &Plan| {
-                logits(&paths::narrow(name), Dtype::Bf16, Order::Transformers, ids, plan).logits
-            };
+            let run =
+                |ids: &[u32], plan: &Plan| logits(&paths::narrow(name), Dtype::Bf16, ids, plan);
             let got = run(&prompt, &Plan::default());
             assert_eq!(differing(&got, 0, &tensors[&key("logits")]), 0, "{name} prompt {n}");
             let got = run(&all, &Plan::decode_from(n, all.len()));
@@ -65,7 +71,7 @@ fn narrow_models_in_f32_with_torch_tables() {
             .expect("the file is committed");
         let prompt = ids(&tensors, "L33/input_ids");
         let dir = paths::narrow(name);
-        let got = logits(&dir, Dtype::F32, Order::Transformers, &prompt, &plan).logits;
+        let got = logits(&dir, Dtype::F32, &prompt, &plan);
         assert_eq!(differing(&got, 0, &tensors["L33/logits"]), 0, "{name}");
     }
 }
