@@ -1,5 +1,5 @@
 //! The power function that torch's vectorised `pow` computes: SLEEF's powf to one ulp, on pairs of
-//! f32. Used for those inverse frequencies that torch computes in full vectors.
+//! f32. Coefficients are written as f64, since a shortened f32 may round to a neighbour. Used for those inverse frequencies that torch computes in full vectors.
 
 /// An unevaluated sum of two f32.
 #[derive(Clone, Copy)]
@@ -75,11 +75,11 @@ fn ln(d: f32) -> Pair {
     let m = d * 2f32.powi(-exponent);
     let x = Pair::sum(-1.0, m).div(Pair::sum(1.0, m));
     let x2 = x.square();
-    let mut t = 0.240_320_35_f32;
-    t = t.mul_add(x2.hi, 0.285_112_68);
-    t = t.mul_add(x2.hi, 0.400_008);
-    let c = Pair::new(0.666_666_6, 3.691_838_6e-9);
-    let s = Pair::new(0.693_147_2, -1.904_654_3e-9).times(exponent as f32);
+    let mut t = 0.240_320_354_700_088_5_f64 as f32;
+    t = t.mul_add(x2.hi, 0.285_112_679_004_669_2_f64 as f32);
+    t = t.mul_add(x2.hi, 0.400_007_992_982_864_4_f64 as f32);
+    let c = Pair::new(0.666_666_626_930_236_8_f64 as f32, 3.691_838_612_596_143e-9_f64 as f32);
+    let s = Pair::new(0.693_147_182_464_599_6_f64 as f32, -1.904_654_323_148_236e-9_f64 as f32).times(exponent as f32);
     let s = s.add_smaller(Pair::new(x.hi * 2.0, x.lo * 2.0));
     s.add_smaller(x2.mul(x).mul(x2.times(t).add(c)))
 }
@@ -92,11 +92,11 @@ fn unbiased_exponent(d: f32) -> i32 {
 fn exp(d: Pair) -> f32 {
     let q = ((d.hi + d.lo) * std::f32::consts::LOG2_E).round_ties_even();
     let s = d.plus(q * -0.693_145_75).plus(q * -1.428_606_8e-6).normalised();
-    let mut u = 0.001_363_246_5_f32;
-    u = u.mul_add(s.hi, 0.008_365_969);
-    u = u.mul_add(s.hi, 0.041_671_08);
-    u = u.mul_add(s.hi, 0.166_665_52);
-    u = u.mul_add(s.hi, 0.499_999_85);
+    let mut u = 0.001_363_246_468_827_128_4_f64 as f32;
+    u = u.mul_add(s.hi, 0.008_365_969_173_610_21_f64 as f32);
+    u = u.mul_add(s.hi, 0.041_671_082_377_433_78_f64 as f32);
+    u = u.mul_add(s.hi, 0.166_665_524_244_308_47_f64 as f32);
+    u = u.mul_add(s.hi, 0.499_999_850_988_388_06_f64 as f32);
     let t = s.add(s.square().times(u));
     let hi = 1.0 + t.hi;
     let lo = ((1.0 - hi) + t.hi) + t.lo;
