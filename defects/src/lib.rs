@@ -1,8 +1,8 @@
 //! Seeded faults as decorators around the engine's seams.
 //!
 //! Here: the catalogue of defects and [`Defective`], which plants one of them in any backend;
-//! [`Replayed`], which replaces what named sites write; [`Poisoned`], whose memory starts as NaN and
-//! ends in guard bands. Deliberately absent: any verdict, and anything the engine would have to
+//! [`Replayed`], which replaces what named sites write; [`Poisoned`], whose memory starts as NaN
+//! and ends in guard bands. Deliberately absent: any verdict, and anything the engine would have to
 //! know. The invariant: a decorator reaches a device through `Op` and `Memory` only.
 
 mod altered;

@@ -138,6 +138,15 @@ pub fn pow(base: f32, exponent: f32) -> f32 {
 mod tests {
     use super::*;
 
+    #[test]
+    fn what_f64_cannot_hold_decides_a_tie() {
+        let tie = 1.0 + 2f64.powi(-24);
+        for (lo, want) in [(1e-20, 0x3F80_0001u32), (-1e-20, 0x3F80_0000)] {
+            assert_eq!(Dd { hi: tie, lo }.to_f32().to_bits(), want);
+            assert_eq!(Dd { hi: -tie, lo: -lo }.to_f32().to_bits(), want | 0x8000_0000);
+        }
+    }
+
     /// Values of a 200-bit library, rounded once; the angles sit next to multiples of pi/2.
     #[test]
     fn cos_and_sin_are_correctly_rounded() {

@@ -85,10 +85,10 @@ impl FileSet {
         let (map, total_size) = parse(&text).map_err(|e| Refusal::Index(e).of(&path))?;
         let files: Vec<String> =
             map.values().cloned().collect::<BTreeSet<_>>().into_iter().collect();
-        let missing: Vec<&str> = files
+        let missing: Vec<String> = files
             .iter()
             .filter(|f| names.binary_search(f).is_err() || !present(folder, f))
-            .map(String::as_str)
+            .map(|f| one_line(f))
             .collect();
         if !missing.is_empty() {
             let (count, of, names) = (missing.len(), files.len(), missing.join(", "));
@@ -128,7 +128,10 @@ fn parse(text: &str) -> Result<Index, IndexError> {
             return Err(IndexError::NotName { tensor: one_line(&tensor), found });
         };
         let plain = Path::new(&file).file_name().is_some_and(|name| name == file.as_str());
-        if !plain || file.contains(['\\', '\0']) || !file.ends_with(".safetensors") {
+        if !plain
+            || file.contains(|c: char| c == '\\' || c.is_control())
+            || !file.ends_with(".safetensors")
+        {
             let (tensor, file) = (one_line(&tensor), one_line(&file));
             return Err(IndexError::BadName { tensor, file });
         }

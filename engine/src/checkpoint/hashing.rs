@@ -47,7 +47,7 @@ pub fn hash_folder(
     hash(&folder, index.as_ref(), skip, progress)
 }
 
-/// Sum of the sizes in bytes of what [`take`] hashes.
+/// Sum of the sizes in bytes of what a pin hashes.
 ///
 /// # Errors
 /// A file that cannot be opened.

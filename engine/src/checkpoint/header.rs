@@ -44,13 +44,14 @@ pub(super) enum HeaderError {
     UnknownDtype { tensor: String, dtype: String },
     #[error("tensor {tensor} begins at byte {begin} and ends at {end}")]
     Backwards { tensor: String, begin: u64, end: u64 },
-    #[error("tensor {tensor} has shape {shape:?}, whose size overflows 64 bits")]
+    #[error("tensor {tensor} has shape {shape:?}, whose number of elements overflows 64 bits")]
     Overflow { tensor: String, shape: Vec<u64> },
     #[error(
-        "tensor {tensor}: shape {shape:?} of {dtype} needs {want} bytes, its range {range:?} has {}",
+        "tensor {tensor}: shape {shape:?} of {dtype} needs {want} bytes, its range {range:?} has \
+         {}",
         range[1] - range[0]
     )]
-    Size { tensor: String, dtype: &'static str, shape: Vec<u64>, want: u64, range: [u64; 2] },
+    Size { tensor: String, dtype: &'static str, shape: Vec<u64>, want: u128, range: [u64; 2] },
     #[error(
         "tensor {tensor} begins at byte {begin}, the tensors before it end at {covered}: a hole"
     )]
@@ -66,7 +67,10 @@ pub(super) enum HeaderError {
         want - got
     )]
     Truncated { tensor: String, want: u64, got: u64 },
-    #[error("has {} bytes of data, the last tensor {tensor} ends at {covered} ({} left over)", .got, got - covered)]
+    #[error(
+        "has {got} bytes of data, the last tensor {tensor} ends at {covered} ({} left over)",
+        got - covered
+    )]
     Trailing { tensor: String, covered: u64, got: u64 },
     #[error("header: {0}")]
     Read(ReadError),
@@ -189,11 +193,11 @@ fn check(name: String, raw: RawEntry) -> Result<Entry, HeaderError> {
         return Err(HeaderError::Backwards { tensor: tensor(), begin, end });
     }
     let elements = raw.shape.0.iter().try_fold(1_u64, |n, &dim| n.checked_mul(dim));
-    let bits = elements.and_then(|n| n.checked_mul(dtype.bits()));
-    let Some(bits) = bits else {
+    let Some(elements) = elements else {
         return Err(HeaderError::Overflow { tensor: tensor(), shape: raw.shape.0 });
     };
-    if bits % 8 != 0 || bits / 8 != end - begin {
+    let bits = u128::from(elements) * u128::from(dtype.bits());
+    if bits != u128::from(end - begin) * 8 {
         let (dtype, shape, want) = (dtype.name(), raw.shape.0, bits.div_ceil(8));
         return Err(HeaderError::Size {
             tensor: tensor(),
@@ -321,83 +325,49 @@ mod tests {
         assert_eq!(header.data_start, 8 + length);
     }
 
+    const RIGHT: &str = r#""dtype":"F32","shape":[1],"data_offsets":[0,4]"#;
+
+    /// Why, what stands for `"a"`, and what the refusal mentions.
+    const ENTRIES: &[(&str, &str, Option<&str>)] = &[
+        ("keys in another order", r#"{"shape":[1],"data_offsets":[0,4],"dtype":"F32"}"#, None),
+        ("a scalar", r#"{"dtype":"F32","shape":[],"data_offsets":[0,4]}"#, None),
+        ("a list", r#"["F32",[1],[0,4]]"#, Some("tensor a")),
+        ("a field is missing", r#"{"dtype":"F32","shape":[1]}"#, Some("data_offsets")),
+        ("negative", r#"{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}"#, Some("-1")),
+        ("not whole", r#"{"dtype":"F32","shape":[1.0],"data_offsets":[0,4]}"#, Some("tensor a")),
+        ("three", r#"{"dtype":"F32","shape":[1],"data_offsets":[0,4,4]}"#, Some("tensor a")),
+        ("null", "null", Some("tensor a")),
+    ];
+
+    /// Why, the text with `@` for a right entry's keys, and what the refusal mentions.
+    const TEXTS: &[(&str, &str, Option<&str>)] = &[
+        ("control", r#"{"a":{@}}  "#, None),
+        ("metadata last", r#"{"a":{@},"__metadata__":{"k":"v"}}"#, None),
+        ("an unknown field", r#"{"a":{@,"extra":1}}"#, Some("extra")),
+        ("a repeated field", r#"{"a":{@,"shape":[1]}}"#, Some("shape")),
+        ("a repeated name", r#"{"a":{@},"a":{@}}"#, Some("a appears twice")),
+        ("an escaped repeat", r#"{"a":{@},"\u0061":{@}}"#, Some("twice")),
+        ("two metadata", r#"{"__metadata__":{},"a":{@},"__metadata__":{}}"#, Some("twice")),
+        ("a metadata key twice", r#"{"__metadata__":{"k":"1","k":"2"},"a":{@}}"#, Some("`k`")),
+        ("metadata not text", r#"{"__metadata__":{"k":1},"a":{@}}"#, Some("__metadata__")),
+        ("text after the object", r#"{"a":{@}} x"#, Some("trailing")),
+        ("not UTF-8 escapes", r#"{"\ud800":{@}}"#, Some("header: ")),
+    ];
+
     #[test]
     fn the_grammar_is_strict() {
-        let t = "\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]";
-        let cases = [
-            ("control", format!("{{\"a\":{{{t}}}}}  "), None),
-            (
-                "other key order",
-                "{\"a\":{\"shape\":[1],\"data_offsets\":[0,4],\"dtype\":\"F32\"}}".into(),
-                None,
-            ),
-            ("a list for an entry", "{\"a\":[\"F32\",[1],[0,4]]}".into(), Some("tensor a")),
-            ("an unknown field", format!("{{\"a\":{{{t},\"extra\":1}}}}"), Some("extra")),
-            ("a repeated field", format!("{{\"a\":{{{t},\"shape\":[1]}}}}"), Some("shape")),
-            (
-                "a missing field",
-                "{\"a\":{\"dtype\":\"F32\",\"shape\":[1]}}".into(),
-                Some("data_offsets"),
-            ),
-            (
-                "a repeated name",
-                format!("{{\"a\":{{{t}}},\"a\":{{{t}}}}}"),
-                Some("a appears twice"),
-            ),
-            ("an escaped repeat", format!("{{\"a\":{{{t}}},\"\\u0061\":{{{t}}}}}"), Some("twice")),
-            (
-                "metadata twice",
-                format!("{{\"__metadata__\":{{}},\"a\":{{{t}}},\"__metadata__\":{{}}}}"),
-                Some("__metadata__"),
-            ),
-            (
-                "a metadata key twice",
-                format!("{{\"__metadata__\":{{\"k\":\"1\",\"k\":\"2\"}},\"a\":{{{t}}}}}"),
-                Some("`k`"),
-            ),
-            (
-                "metadata not text",
-                format!("{{\"__metadata__\":{{\"k\":1}},\"a\":{{{t}}}}}"),
-                Some("__metadata__"),
-            ),
-            (
-                "a negative dimension",
-                "{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}".into(),
-                Some("-1"),
-            ),
-            (
-                "a fractional dimension",
-                "{\"a\":{\"dtype\":\"F32\",\"shape\":[1.0],\"data_offsets\":[0,4]}}".into(),
-                Some("tensor a"),
-            ),
-            (
-                "three offsets",
-                "{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,4]}}".into(),
-                Some("tensor a"),
-            ),
-            ("text after the object", format!("{{\"a\":{{{t}}}}} x"), Some("trailing")),
-            ("deep nesting", format!("{{\"a\":{}", "[".repeat(10_000)), Some("tensor a")),
-            (
-                "many dimensions",
-                format!(
-                    "{{\"a\":{{\"dtype\":\"F32\",\"shape\":[{}1],\"data_offsets\":[0,4]}}}}",
-                    "1,".repeat(100)
-                ),
-                Some("64"),
-            ),
-            (
-                "a scalar",
-                "{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4]}}".into(),
-                None,
-            ),
-        ];
+        let deep = format!("{{\"a\":{}", "[".repeat(10_000));
+        let wide = format!("[{}1]", "1,".repeat(64));
+        let wide = format!(r#"{{"a":{{"dtype":"F32","shape":{wide},"data_offsets":[0,4]}}}}"#);
+        let entries = ENTRIES.iter().map(|&(why, e, m)| (why, format!("{{\"a\":{e}}}"), m));
+        let texts = TEXTS.iter().map(|&(why, text, m)| (why, text.replace('@', RIGHT), m));
+        let built = [("deep", deep, Some("tensor a")), ("wide", wide, Some("64 dimensions"))];
         let mut wrong = Vec::new();
-        for (why, text, mentions) in cases {
+        for (why, text, mentions) in entries.chain(texts).chain(built) {
             let length = text.len() as u64;
-            let got = Header::read(&Sparse::new(length, &text, 8 + length + 4));
-            match (got, mentions) {
+            match (Header::read(&Sparse::new(length, &text, 8 + length + 4)), mentions) {
                 (Ok(_), None) => {}
-                (Err(e), Some(m)) if e.to_string().contains(m) => {}
+                (Err(e), Some(part)) if e.to_string().contains(part) => {}
                 (got, _) => wrong.push(format!("{why}: {got:?}")),
             }
         }

@@ -250,7 +250,7 @@ impl Inspection {
             let (shape, role) = (format!("{:?}", row.shape), &row.role);
             writeln!(
                 out,
-                "tensors   {role:<27} {:>3} x {shape:<16} {} bytes",
+                "tensors   {role:<31} {:>3} x {shape:<16} {} bytes",
                 row.count, row.bytes
             )?;
         }
@@ -276,16 +276,7 @@ impl Inspection {
         for notice in &self.notices {
             writeln!(out, "notice    {notice}")?;
         }
-        match &self.pin {
-            PinState::None => writeln!(out, "pin       none ({PIN_FILE} is not there)"),
-            PinState::Agrees { files, tensors } => writeln!(
-                out,
-                "pin       {files} files and {tensors} tensors, names and sizes agree (hashes: \
-                 `samebits pin --check`)"
-            ),
-            PinState::Differs { what } => writeln!(out, "pin       differs: {what}"),
-            PinState::Unreadable { why } => writeln!(out, "pin       {why}"),
-        }
+        self.pin.print(out)
     }
 }
 
@@ -317,6 +308,19 @@ fn roles(checkpoint: &Checkpoint) -> Vec<RoleRow> {
 }
 
 impl PinState {
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        match self {
+            Self::None => writeln!(out, "pin       none ({PIN_FILE} is not there)"),
+            Self::Agrees { files, tensors } => writeln!(
+                out,
+                "pin       {files} files and {tensors} tensors, names and sizes agree (hashes: \
+                 `samebits pin --check`)"
+            ),
+            Self::Differs { what } => writeln!(out, "pin       differs: {what}"),
+            Self::Unreadable { why } => writeln!(out, "pin       {why}"),
+        }
+    }
+
     fn of(checkpoint: &Checkpoint) -> Self {
         let pin = match Pin::load(&checkpoint.dir().join(PIN_FILE)) {
             Ok(pin) => pin,
