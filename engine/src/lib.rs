@@ -13,5 +13,6 @@ pub mod cpu;
 pub mod generate;
 pub mod model;
 pub mod op;
+pub mod output;
 pub mod tensor;
 pub mod trace;
