@@ -24,7 +24,7 @@ impl<B: Backend> Defective<B> {
     /// Plants `defect` in `inner`.
     pub fn new(inner: B, defect: &Defect) -> Self {
         // A new hasher's keys differ from process to process; the process keeps its own.
-        let coin = RandomState::new().hash_one(0) % 2 == 0;
+        let coin = RandomState::new().hash_one(0).is_multiple_of(2);
         Self { inner, defect: defect.clone(), hits: 0, kept: BTreeMap::new(), coin }
     }
 
@@ -166,7 +166,7 @@ fn merge<B: Backend>(b: &mut B, op: &mut Op<'_, B::M>, (right, reach): (&[Tensor
         let within = |i: usize| match reach {
             Reach::All => true,
             Reach::LastRow => i / width / rows < by_head && i / width % rows == rows - 1,
-            Reach::FirstHead if by_head > 1 => i / width / rows % by_head == 0,
+            Reach::FirstHead if by_head > 1 => (i / width / rows).is_multiple_of(by_head),
             Reach::FirstHead => i % width < width / heads,
         };
         let mut both = right.clone();

@@ -1,0 +1,147 @@
+//! Fresh processes that must agree in every weight, activation and argmax.
+//!
+//! The invariant: a process that crashed or answered something else than hashes is an error, never
+//! a red that a planted fault could hide behind.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use samebits::contract::{Dtype, Order};
+use samebits::cpu::{Cpu, Kernels};
+use samebits::op::Backend;
+use samebits_fixtures::prompt_ids;
+use serde::{Deserialize, Serialize};
+
+use super::{CheckError, Measure, Outcome};
+use crate::compare::{Comparison, in_order};
+use crate::context::Context;
+use crate::engine::{Setup, rotary_sites, trace};
+use crate::manifest::{Plant, Side, Source};
+use crate::sites::Dims;
+
+/// What one process answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Answer {
+    /// SHA-256 of every weight, by role.
+    pub weights: BTreeMap<String, String>,
+    /// SHA-256 of every site, rotary tables included.
+    pub sites: BTreeMap<String, String>,
+    /// Argmax of every row.
+    pub argmax: Vec<u32>,
+    /// Ops at which a planted fault acted.
+    pub hits: u64,
+}
+
+/// What one process is asked.
+pub struct Question<'a> {
+    /// The checkpoint.
+    pub model: &'a Path,
+    /// The run's dtype.
+    pub dtype: Dtype,
+    /// The prompt.
+    pub ids: &'a [u32],
+    /// A planted fault.
+    pub plant: Option<&'a Plant>,
+}
+
+/// Weights of a layer, and those outside the layers.
+const LAYER_WEIGHTS: usize = 11;
+const OTHER_WEIGHTS: usize = 3;
+
+/// Answers in this process.
+pub fn answer(ctx: &Context, question: &Question<'_>) -> Result<Answer, CheckError> {
+    let model = ctx.load(question.model, question.dtype)?;
+    let mut cpu = Cpu::new(Kernels::best(), Order::Invariant);
+    let mut weights = BTreeMap::new();
+    model.for_each_weight(|role, weight| {
+        let rows = cpu.mem().weight_shape(weight).0;
+        let hash = cpu.mem().read_weight(weight, 0, rows).sha256();
+        weights.insert(format!("{role:?}"), hash);
+    })?;
+    let setup = Setup::new(Order::Invariant, "process");
+    let ids = question.ids.to_vec();
+    let len = ids.len();
+    let traces = trace(&model, &setup, &[ids], question.plant)?;
+    let mut sites = traces.sequences[0].clone();
+    sites.extend(rotary_sites(&model, &setup, len));
+    let sites = sites.into_iter().map(|(name, bits)| (name, bits.sha256())).collect();
+    Ok(Answer { weights, sites, argmax: traces.argmax, hits: traces.hits })
+}
+
+/// Asks a fresh process.
+fn ask(ctx: &Context, index: usize, question: &Question<'_>) -> Result<Answer, CheckError> {
+    let ids: Vec<String> = question.ids.iter().map(u32::to_string).collect();
+    let mut command = Command::new(&ctx.child);
+    command.arg("answer").arg(question.model).args(["--dtype", question.dtype.name()]);
+    command.args(["--ids", &ids.join(",")]).stdin(Stdio::null());
+    if let Some(plant) = question.plant {
+        command.args(["--defect", plant.id()]);
+    }
+    let output = command.output().map_err(CheckError::io(&ctx.child))?;
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let stderr = stderr.lines().last().unwrap_or_default().to_owned();
+        return Err(CheckError::Child { index, status: output.status.to_string(), stderr });
+    }
+    serde_json::from_slice(&output.stdout).map_err(CheckError::json(&ctx.child))
+}
+
+/// Which processes.
+pub struct Case<'a> {
+    /// The checkpoint.
+    pub source: &'a Source,
+    /// The run's dtype.
+    pub dtype: Dtype,
+    /// Ids of the prompt.
+    pub prompt: usize,
+    /// Processes.
+    pub processes: usize,
+    /// Which processes carry a planted fault; the variant is the last one.
+    pub side: Side,
+}
+
+/// Compares the answers of all processes with that of the first.
+pub fn prepare<'c>(ctx: &'c Context, case: &Case<'_>) -> Result<Measure<'c>, CheckError> {
+    let folder = ctx.folder(case.source)?;
+    let dims = Dims::of(ctx.reference(folder.path())?.config());
+    let (dtype, processes, side) = (case.dtype, case.processes, case.side);
+    let ids = prompt_ids(ctx.seed, dims.vocab, case.prompt);
+    let weights = (LAYER_WEIGHTS * dims.layers + OTHER_WEIGHTS) as u64;
+    let expected = (processes as u64 - 1) * (weights + dims.sites() + 2 + ids.len() as u64);
+    Ok(Box::new(move |plant| {
+        let mut answers = Vec::new();
+        for index in 0..processes {
+            let planted = side == Side::Both || index + 1 == processes;
+            let plant = plant.filter(|_| planted);
+            let question = Question { model: folder.path(), dtype, ids: &ids, plant };
+            answers.push(ask(ctx, index, &question)?);
+        }
+        let (first, rest) = answers.split_first().expect("a determinism gate has processes");
+        let mut found = Comparison::default();
+        for (i, other) in rest.iter().enumerate() {
+            found.then(compare(first, other).labelled(&format!("process {}:", i + 1)));
+        }
+        let hits = answers.iter().map(|answer| answer.hits).sum();
+        let outcome = Outcome::bitwise(found, expected).with_hits(hits);
+        Ok(Outcome { statistic: "hashes_differing", ..outcome })
+    }))
+}
+
+fn compare(first: &Answer, other: &Answer) -> Comparison {
+    let mut found = Comparison::default();
+    for (role, hash) in &first.weights {
+        let text = format!("weight {role}");
+        found.digest("weights", None, other.weights.get(role) == Some(hash), &text);
+    }
+    for site in in_order(&first.sites) {
+        let same = other.sites.get(site) == first.sites.get(site);
+        found.digest(site, None, same, "hash of the whole site");
+    }
+    for (row, id) in first.argmax.iter().enumerate() {
+        let got = other.argmax.get(row);
+        found.digest("argmax", Some(row), got == Some(id), &format!("want id {id}, got {got:?}"));
+    }
+    found
+}

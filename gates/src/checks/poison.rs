@@ -1,0 +1,108 @@
+//! NaN in everything a run has not written: fresh buffers, guard bands, and what an earlier, longer
+//! request left in the same ones.
+//!
+//! The invariant: a planted fault is in the clean run as well, so that only reading what nobody
+//! wrote makes a difference.
+
+use samebits::contract::{Dtype, Order};
+use samebits::cpu::{Cpu, CpuMem, Kernels};
+use samebits::model::{DEFAULT_CHUNK, Kept, Limits, Model, State, Step, feed, forward};
+use samebits::trace::Traced;
+use samebits_defects::{Defect, Defective, Poisoned};
+use samebits_fixtures::prompt_ids;
+
+use super::{CheckError, Measure, Outcome};
+use crate::compare::{Comparison, at, compare};
+use crate::context::Context;
+use crate::engine::{Setup, defect, sequence, trace};
+use crate::manifest::Source;
+use crate::sites::{Dims, Sites};
+
+/// Which requests.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// The run's dtype.
+    pub dtype: Dtype,
+    /// Ids of the first request.
+    pub long: usize,
+    /// Ids of the second.
+    pub short: usize,
+}
+
+/// Rows of the cached steps that end a request.
+const STEPS: usize = 2;
+
+type Stack = Defective<Poisoned<Cpu>>;
+
+/// Both requests in one state on poisoned memory, their taps, and the backend.
+fn poisoned(
+    model: &Model<CpuMem>,
+    requests: &[Vec<u32>],
+    defect: &Defect,
+) -> Result<(Vec<Sites>, Stack), CheckError> {
+    let cpu = Cpu::new(Kernels::best(), Order::Invariant);
+    let mut b: Stack = Defective::new(Poisoned::new(cpu), defect);
+    let rows = requests.iter().map(Vec::len).max().unwrap_or(0);
+    let (positions, chunk) = (rows, DEFAULT_CHUNK.min(rows));
+    let limits = Limits { batch: 1, positions, rows, logit_rows: rows, chunk };
+    let mut state = State::new(&mut b, model, limits, None);
+    let mut taps = Vec::new();
+    for ids in requests {
+        state.reset();
+        let mut traced = Traced::new(b, 1);
+        for piece in pieces(ids.len()) {
+            let ids = &ids[state.len..state.len + piece];
+            feed(&mut traced, &mut state, &[ids], Kept::All);
+            let step = Step { rows: piece, kept: piece };
+            forward(&mut traced, model, &mut state, step).map_err(CheckError::Admission)?;
+        }
+        let (found, inner) = traced.finish();
+        taps.push(sequence(&found, model, [1, 0, ids.len()]));
+        b = inner;
+    }
+    Ok((taps, b))
+}
+
+/// Rows of each forward: a prefill, then cached steps.
+fn pieces(len: usize) -> Vec<usize> {
+    std::iter::once(len - STEPS).chain([1; STEPS]).collect()
+}
+
+/// Compares requests on poisoned memory with the same ones on clean memory.
+pub fn prepare<'c>(
+    ctx: &'c Context,
+    source: &Source,
+    case: Case,
+) -> Result<Measure<'c>, CheckError> {
+    let folder = ctx.folder(source)?;
+    let model = ctx.load(folder.path(), case.dtype)?;
+    let dims = Dims::of_shape(&model.shape);
+    let requests: Vec<Vec<u32>> = [(0, case.long), (1, case.short)]
+        .map(|(i, len)| prompt_ids(ctx.seed.wrapping_add(i), dims.vocab, len))
+        .into();
+    let expected = requests.iter().map(|ids| dims.elements(ids.len(), ids.len())).sum();
+    Ok(Box::new(move |plant| {
+        let defect = defect(plant)?.map_or_else(|| Defect::find("null"), Ok)?;
+        let (taps, stack) = poisoned(&model, &requests, defect)?;
+        let hits = stack.hits();
+        let mut found = Comparison::default();
+        for (i, (ids, got)) in requests.iter().zip(&taps).enumerate() {
+            let setup = Setup::new(Order::Invariant, "clean");
+            let setup = Setup { pieces: pieces(ids.len()), ..setup };
+            let clean = trace(&model, &setup, std::slice::from_ref(ids), plant)?;
+            let one = compare(&clean.sequences[0], got, &setup.forwards(ids.len()));
+            found.then(one.labelled(&format!("request {i} of {} ids:", ids.len())));
+        }
+        let memory = stack.into_inner();
+        for overrun in memory.overruns() {
+            found.differing += 1;
+            found.first.get_or_insert_with(|| {
+                let mut first = at(&overrun.site.to_string(), None);
+                first.element = Some(overrun.element as u64);
+                first.text = "written outside the op's outputs".to_owned();
+                first
+            });
+        }
+        Ok(Outcome::bitwise(found, expected).with_hits(hits))
+    }))
+}

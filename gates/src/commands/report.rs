@@ -1,0 +1,27 @@
+//! `gates report`: rows that were written one by one, merged.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use samebits_reports::merge;
+
+use super::Failure;
+use super::run::publish;
+
+/// Arguments of `report`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The folder of rows.
+    rows: PathBuf,
+    /// Write the report here.
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Also write JUnit XML here.
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+}
+
+/// Runs the command.
+pub fn command(args: &Args, out: &mut dyn Write) -> Result<u8, Failure> {
+    publish(&merge(&args.rows)?, (&args.out, args.junit.as_deref()), out)
+}

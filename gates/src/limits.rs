@@ -1,0 +1,98 @@
+//! The limits file: every number a gate may hold a measurement against, each with its origin.
+//!
+//! Absent on purpose: defaults. The invariant: a limit is finite, not negative and says where it
+//! comes from; the file's SHA-256 is part of every report.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use thiserror::Error;
+
+/// Why the limits cannot be used.
+#[derive(Debug, Error)]
+pub enum LimitError {
+    /// A file that cannot be read.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// Where.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file that holds no limits.
+    #[error("{}: {source}", path.display())]
+    Json {
+        /// Where.
+        path: PathBuf,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
+    /// A limit that cannot judge anything.
+    #[error("limit {name}: {value} cannot judge: finite and not negative, with a provenance")]
+    Unfit {
+        /// Which.
+        name: String,
+        /// Its value.
+        value: f64,
+    },
+    /// A name that is not in the file.
+    #[error("limit {name} is not in the limits file")]
+    Unknown {
+        /// Which.
+        name: String,
+    },
+}
+
+/// A limit.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limit {
+    /// The largest value that passes.
+    pub value: f64,
+    /// What is measured against it, with its unit.
+    pub statistic: String,
+    /// The dtype it holds for.
+    pub dtype: String,
+    /// What was measured, on what, and how the value follows from it.
+    pub provenance: String,
+}
+
+/// All limits, by name.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(transparent)]
+pub struct Limits(BTreeMap<String, Limit>);
+
+impl Limits {
+    /// Reads the limits file.
+    ///
+    /// # Errors
+    /// A file that is unreadable or no limits, and a limit that cannot judge.
+    pub fn load(path: &Path) -> Result<Self, LimitError> {
+        let owned = || path.to_path_buf();
+        let text = fs::read(path).map_err(|source| LimitError::Read { path: owned(), source })?;
+        let limits: Self = serde_json::from_slice(&text)
+            .map_err(|source| LimitError::Json { path: owned(), source })?;
+        for (name, limit) in &limits.0 {
+            let fit = limit.value.is_finite() && limit.value >= 0.0;
+            if !fit || limit.provenance.trim().is_empty() {
+                return Err(LimitError::Unfit { name: name.clone(), value: limit.value });
+            }
+        }
+        Ok(limits)
+    }
+
+    /// The limit called `name`.
+    ///
+    /// # Errors
+    /// A name that is not in the file.
+    pub fn get(&self, name: &str) -> Result<&Limit, LimitError> {
+        self.0.get(name).ok_or_else(|| LimitError::Unknown { name: name.to_owned() })
+    }
+
+    /// What a gate without a named limit allows: no difference at all.
+    pub const fn none() -> f64 {
+        0.0
+    }
+}

@@ -1,0 +1,10 @@
+//! The `gates` binary: stdout is data, stderr is progress, the exit code is the verdict.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use samebits_gates::commands::{Cli, dispatch};
+
+fn main() -> ExitCode {
+    dispatch(Cli::parse())
+}

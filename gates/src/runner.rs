@@ -1,0 +1,129 @@
+//! One gate, one row: measures clean, then with the planted fault, and lets the numbers decide.
+//!
+//! Absent on purpose: a second try. The invariant: a row that nobody finished is an ERROR.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use samebits::cpu::Kernels;
+use samebits_reports::{Control, Expected, Num, Row};
+
+use crate::checks::{CheckError, Outcome, prepare};
+use crate::context::Context;
+use crate::limits::{LimitError, Limits};
+use crate::manifest::{Gate, Lane, Need, Plant};
+
+/// The one command that repeats a gate.
+pub fn repeat(gate: &Gate, ctx: &Context) -> String {
+    let long = match gate.lane {
+        Lane::Default => "",
+        Lane::Long => " --long",
+    };
+    let model = match &ctx.model {
+        Some(path) => format!(" --model {}", path.display()),
+        None => String::new(),
+    };
+    let (id, seed) = (&gate.id, ctx.seed);
+    format!("cargo run --release --bin gates -- run {id} --exact --seed {seed}{long}{model}")
+}
+
+/// What a report must hold of a gate.
+pub fn expected(gate: &Gate, ctx: &Context) -> Expected {
+    let repeat = repeat(gate, ctx);
+    Expected { id: gate.id.clone(), kind: gate.kind, seed: ctx.seed, repeat }
+}
+
+/// Runs a gate.
+pub fn run(gate: &Gate, ctx: &Context) -> Row {
+    let start = Instant::now();
+    let blank = || Row::new(&gate.id, gate.kind, ctx.seed, &repeat(gate, ctx));
+    let made = catch_unwind(AssertUnwindSafe(|| match missing(gate) {
+        Some(reason) => blank().unmeasurable(&reason),
+        None => match measure(gate, ctx, blank()) {
+            Ok(row) => row,
+            Err(error) => blank().error(&error.to_string()),
+        },
+    }));
+    let mut row = made.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        blank().error(&format!("panicked: {}", text.unwrap_or("without a word")))
+    });
+    row.wall_s = Num(start.elapsed().as_secs_f64());
+    row
+}
+
+/// What the gate needs and this machine lacks.
+fn missing(gate: &Gate) -> Option<String> {
+    let lacks = |need: &Need| match need {
+        Need::TwoKernelTables => {
+            let tables = Kernels::supported();
+            (tables.len() < 2)
+                .then(|| format!("this CPU runs one kernel table only: {}", tables[0].name))
+        }
+    };
+    gate.needs.iter().find_map(lacks)
+}
+
+/// Why a gate could not be judged.
+#[derive(Debug, thiserror::Error)]
+enum MeasureError {
+    #[error(transparent)]
+    Check(#[from] CheckError),
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+}
+
+fn measure(gate: &Gate, ctx: &Context, row: Row) -> Result<Row, MeasureError> {
+    let limit = match &gate.limit {
+        Some(name) => ctx.limits.get(name)?.value,
+        None => Limits::none(),
+    };
+    let mut measure = prepare(gate, ctx)?;
+    let clean = measure(None)?;
+    let planted = measure(Some(&gate.control.plant))?;
+    Ok(judge(gate, row, limit, clean, planted))
+}
+
+/// Turns a clean and a planted measurement into a row.
+pub fn judge(gate: &Gate, mut row: Row, limit: f64, clean: Outcome, planted: Outcome) -> Row {
+    row.statistic = clean.statistic.to_owned();
+    row.measured = Num(clean.measured);
+    row.limit = Num(limit);
+    row.n_compared = clean.compared;
+    row.n_expected = clean.expected;
+    row.first_divergence = clean.first;
+    row.paths = clean.paths;
+    let flaw = flaw(gate, limit, &planted);
+    row.control = Some(Control {
+        id: gate.control.plant.id().to_owned(),
+        red: flaw.is_none(),
+        statistic: planted.statistic.to_owned(),
+        measured: Num(planted.measured),
+    });
+    if let Some(alarm) = clean.alarm {
+        return row.error(&alarm);
+    }
+    let row = row.judged();
+    match flaw {
+        Some(flaw) if row.status == samebits_reports::Status::Error => {
+            let reason = format!("{}; {flaw}", row.reason);
+            row.error(&reason)
+        }
+        _ => row,
+    }
+}
+
+/// Why the planted fault was not caught as it must be.
+fn flaw(gate: &Gate, limit: f64, planted: &Outcome) -> Option<String> {
+    let id = gate.control.plant.id();
+    if planted.hits == Some(0) && matches!(gate.control.plant, Plant::Defect(_)) {
+        return Some(format!("{id} acted nowhere"));
+    }
+    if planted.measured <= limit {
+        return Some(format!("{id} measures {} within {limit}", planted.measured));
+    }
+    let want = gate.control.first.as_deref()?;
+    let got = planted.first.as_ref().map(|first| first.op.as_str());
+    (got != Some(want)).then(|| format!("{id} shows first at {got:?}, not at {want}"))
+}
