@@ -47,6 +47,9 @@ impl Default for Tile {
     }
 }
 
+/// Rotates one head: `out, x, cos, sin`.
+pub type Rope<E> = fn(&mut [E], &[E], &[E], &[E]);
+
 /// Kernels for one element type. Slices of one call have one length.
 #[derive(Debug)]
 pub struct Table<E: Element> {
@@ -61,7 +64,7 @@ pub struct Table<E: Element> {
     /// `out, x, weight, eps, form`: one vector
     pub rms_norm: fn(&mut [E], &[E], &[E], f32, NormForm),
     /// `out, x, cos, sin`: one head
-    pub rope: fn(&mut [E], &[E], &[E], &[E]),
+    pub rope: Rope<E>,
     /// `out, x, order`: one row
     pub softmax: fn(&mut [E], &[E], Order),
 }

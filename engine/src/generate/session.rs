@@ -154,7 +154,7 @@ fn choose<B: Backend>(
     let position = state.len;
     match sampler {
         Sampler::Greedy => {
-            next.copy_from_slice(&b.mem().read_ints(&state.argmax, next.len()));
+            b.mem().fetch_ints(&state.argmax, next);
             if let Some(sequence) = next.iter().position(|id| *id == u32::MAX) {
                 return Err(GenerateError::Nan { sequence, position });
             }

@@ -110,7 +110,7 @@ fn engine(case: &Case, defect: &Defect) -> (Bits, u64) {
     let mut act = || mem.alloc(case.width, case.dtype, Layout::RowMajor);
     let (mut input, mut out) = (act(), act());
     mem.write(&mut input, 0, &tensor(&x));
-    let mut weight = mem.alloc_weight(case.width, 1, case.dtype);
+    let mut weight = mem.alloc_weight(case.width, None, case.dtype);
     mem.write_weight(&mut weight, 0, &tensor(&weights));
     let (eps, form) = (case.eps as f32, NormForm::RoundThenScale);
     let (x, weight, rows, width) = (&input, &weight, 1, case.width);
