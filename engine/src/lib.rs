@@ -2,9 +2,9 @@
 //!
 //! Here: checkpoint admission ([`checkpoint`]), the contract's arithmetic ([`contract`]), the seam
 //! every op passes through ([`op`]), the CPU backend ([`cpu`]), the model ([`model`]), generation
-//! ([`generate`]) and the commands of the `samebits` binary ([`commands`]). Absent on purpose: anything that checks the
-//! engine; checks wrap [`op::Backend`] from outside. The invariant: a row's bits depend on the row
-//! alone, never on batch, threads, chunk, cache or instruction set.
+//! ([`generate`]) and the commands of the `samebits` binary ([`commands`]). Absent on purpose:
+//! anything that checks the engine; checks wrap [`op::Backend`] from outside. The invariant: a
+//! row's bits depend on the row alone, never on batch, threads, chunk, cache or instruction set.
 
 pub mod checkpoint;
 pub mod commands;

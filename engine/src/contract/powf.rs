@@ -1,5 +1,6 @@
 //! The power function that torch's vectorised `pow` computes: SLEEF's powf to one ulp, on pairs of
-//! f32. Coefficients are written as f64, since a shortened f32 may round to a neighbour. Used for those inverse frequencies that torch computes in full vectors.
+//! f32. Used for those inverse frequencies that torch computes in full vectors. Coefficients are
+//! written as f64, since a shortened f32 may round to a neighbour.
 
 /// An unevaluated sum of two f32.
 #[derive(Clone, Copy)]

@@ -228,7 +228,8 @@ mod tests {
             ("{{ 'a</think>b'.split('</think>')[-1].lstrip('\\n') }}", "b"),
             ("{{ missing }}|{{ missing is defined }}", "|False"),
             (
-                "{% set ns = namespace(n=1) %}{% for m in messages[::-1] %}{% set ns.n = 2 %}{% endfor %}{{ ns.n }}",
+                "{% set ns = namespace(n=1) %}\
+                 {% for m in messages[::-1] %}{% set ns.n = 2 %}{% endfor %}{{ ns.n }}",
                 "2",
             ),
         ] {

@@ -46,7 +46,7 @@ impl Text {
         Ok(self.0.encode(text, true).map_err(tokenizer_error)?.get_ids().to_vec())
     }
 
-    /// The text of ids. Special tokens, and ids that the tokenizer does not know, render as nothing.
+    /// The text of ids. Special tokens and ids that the tokenizer does not know render as nothing.
     ///
     /// # Errors
     /// What the tokenizer answered.
