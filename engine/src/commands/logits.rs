@@ -106,12 +106,9 @@ fn write(
     settings: &Settings,
     dtype: Dtype,
 ) -> Result<(), Failure> {
-    let info = HashMap::from([
-        ("format".to_string(), "pt".to_string()),
-        ("contract".to_string(), CONTRACT.to_string()),
-        ("order".to_string(), settings.order.name().to_string()),
-        ("dtype".to_string(), dtype.name().to_string()),
-    ]);
+    // One entry only: the crate writes them in an order of its own.
+    let made = format!("{CONTRACT}, {} order, {}", settings.order.name(), dtype.name());
+    let info = HashMap::from([("samebits".to_string(), made)]);
     let tensors = taps.into_iter().map(|(name, tap)| (name, Stored(tap)));
     let fill = |path: &Path| {
         safetensors::serialize_to_file(tensors, Some(info), path).map_err(|e| match e {
