@@ -13,7 +13,7 @@ use samebits_fixtures::hostile::{self, Case, Verdict};
 use samebits_fixtures::prompt_ids;
 
 use super::{CheckError, Measure, Outcome};
-use crate::compare::{Comparison, at, compare};
+use crate::compare::{Comparison, at, compare_rows};
 use crate::context::Context;
 use crate::manifest::{Plant, Source};
 use crate::sites::{Bits, Dims, Sites, oracle_dtype};
@@ -195,7 +195,7 @@ pub fn weights<'c>(
             }
             let site =
                 |bits| Sites::from([(name.clone(), Bits { dtype, shape: vec![n, k], bits })]);
-            found.then(compare(&site(bits(&want)), &site(got), &[0..n]));
+            found.then(compare_rows(&site(bits(&want)), &site(got), n));
         })?;
         if let Some(name) = absent {
             found.differing += 1;
