@@ -1,9 +1,8 @@
 //! Gates as data: one JSON file a gate, parsed strictly.
 //!
 //! Here: the fields of a gate; in the submodule the parameters of each kind of check. Absent: what
-//! the checks do.
-//! The invariant: an unknown field, an empty `why` or a file under another name than its gate's id
-//! is refused, so that a manifest never promises what no code reads.
+//! the checks do. The invariant: an unknown field, an empty `why` or a file under another name than
+//! its gate's id is refused, so that a manifest never promises what no code reads.
 
 mod check;
 
