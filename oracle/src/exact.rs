@@ -1,4 +1,4 @@
-//! Correctly rounded f32 cos, sin and pow, by arithmetic on unevaluated sums of two f64.
+//! Correctly rounded f32 cos, sin, pow, exp and log1p, by arithmetic on unevaluated sums of two f64.
 //!
 //! Deliberately absent: platform libm and tables. Invariant: every result here has an error below
 //! 2^-85 of its size before the one rounding that ends it; among the 2^32 f32 arguments of such a
@@ -108,21 +108,59 @@ pub fn cos_sin(angle: f32) -> (f32, f32) {
 /// If the base is not a positive normal number.
 pub fn pow(base: f32, exponent: f32) -> f32 {
     assert!(base.is_normal() && base > 0.0, "pow: a base of {base}");
-    let b = f64::from(base);
-    let mut e = (b.to_bits() >> 52) as f64 - 1023.0;
-    let mut m = f64::from_bits((b.to_bits() & ((1 << 52) - 1)) | (1023 << 52));
+    e_to(ln(Dd::new(f64::from(base))).mul(Dd::new(f64::from(exponent))))
+}
+
+/// `e ^ x`, correctly rounded.
+pub fn exp(x: f32) -> f32 {
+    match x {
+        // Far outside the range of f32, where the steps of `e_to` would leave that of f64.
+        x if x > 200.0 => f32::INFINITY,
+        x if x < -200.0 => 0.0,
+        x if x.is_nan() => x,
+        x => e_to(Dd::new(f64::from(x))),
+    }
+}
+
+/// `ln(1 + x)`, correctly rounded, for `x` of at least 0.
+///
+/// # Panics
+/// If `x` is below 0.
+pub fn log1p(x: f32) -> f32 {
+    assert!(x >= 0.0 || x.is_nan(), "log1p of {x}");
+    let wide = f64::from(x);
+    match x {
+        x if !x.is_finite() => x,
+        // 1 + x would lose x itself: the series of s = x / (2 + x) keeps it.
+        x if x < 0.25 => series(Dd::new(wide).div(Dd::sum(2.0, wide))).to_f32(),
+        _ => ln(Dd::sum(1.0, wide)).to_f32(),
+    }
+}
+
+/// `ln x` of a positive number, its exponent that of a normal f64.
+fn ln(x: Dd) -> Dd {
+    let mut e = (x.hi.to_bits() >> 52) as f64 - 1023.0;
+    let mut m = f64::from_bits((x.hi.to_bits() & ((1 << 52) - 1)) | (1023 << 52));
     if m > std::f64::consts::SQRT_2 {
         (m, e) = (m / 2.0, e + 1.0);
     }
-    // ln m = 2 (s + s^3/3 + s^5/5 + ..), |s| below 0.172.
-    let s = Dd::sum(m, -1.0).div(Dd::sum(m, 1.0));
-    let (s2, mut power, mut ln) = (s.mul(s), s, s);
+    let rest = Dd::new(x.lo * (m / x.hi)); // a power of two
+    let above = Dd::sum(m, -1.0).add(rest);
+    series(above.div(Dd::sum(m, 1.0).add(rest))).add(LN_2.mul(Dd::new(e)))
+}
+
+/// `2 (s + s^3/3 + s^5/5 + ..)`, the logarithm of `(1 + s) / (1 - s)`, for `s` below 0.172.
+fn series(s: Dd) -> Dd {
+    let (s2, mut power, mut total) = (s.mul(s), s, s);
     for n in 1..24 {
         power = power.mul(s2);
-        ln = ln.add(power.div(Dd::new(f64::from(2 * n + 1))));
+        total = total.add(power.div(Dd::new(f64::from(2 * n + 1))));
     }
-    let ln = ln.mul(Dd::new(2.0)).add(LN_2.mul(Dd::new(e)));
-    let x = ln.mul(Dd::new(f64::from(exponent)));
+    total.mul(Dd::new(2.0))
+}
+
+/// `e ^ x`, rounded once, for `x` within 700 of 0.
+fn e_to(x: Dd) -> f32 {
     let q = (x.hi / std::f64::consts::LN_2).round_ties_even();
     let r = x.add(LN_2.mul(Dd::new(-q)));
     let (mut term, mut total) = (Dd::new(1.0), Dd::new(1.0));
