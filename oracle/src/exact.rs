@@ -228,4 +228,50 @@ mod tests {
             assert_eq!(pow(base, exponent).to_bits(), want, "{base} ^ {exponent}");
         }
     }
+
+    /// The same for exp and log1p; the first six of each lie within 2e-6 ulp of a midpoint.
+    #[test]
+    fn exp_and_log1p_are_correctly_rounded() {
+        let exps = [
+            (0xC078_1533u32, 0x3CA9_CCB8u32),
+            (0xC13D_6631, 0x36F2_8E33),
+            (0x4026_0F0C, 0x4156_463A),
+            (0xC13F_521D, 0x36D7_1B37),
+            (0x4190_2323, 0x4C7E_CEA8),
+            (0xC133_756B, 0x3761_BC65),
+            (88.7f32.to_bits(), 0x7F7A_37FC),
+            (89f32.to_bits(), 0x7F80_0000),
+            ((-87.5f32).to_bits(), 0x006C_B2BC),
+            ((-100f32).to_bits(), 0x0000_001B),
+            ((-103.9f32).to_bits(), 0x0000_0001),
+            ((-104f32).to_bits(), 0x0000_0000),
+            (1e-30f32.to_bits(), 0x3F80_0000),
+            (0, 0x3F80_0000),
+            (f32::INFINITY.to_bits(), 0x7F80_0000),
+            (f32::NEG_INFINITY.to_bits(), 0x0000_0000),
+        ];
+        for (x, want) in exps {
+            assert_eq!(exp(f32::from_bits(x)).to_bits(), want, "exp of {}", f32::from_bits(x));
+        }
+        let logs = [
+            (0x4BEB_5BEFu32, 0x4189_F4F9u32),
+            (0x4C8F_4816, 0x4191_13AD),
+            (0x48FC_B85D, 0x4152_82AE),
+            (0x4120_1E84, 0x4019_8235),
+            (0x33B5_04FE, 0x33B5_04FD),
+            (0x3BA1_28CD, 0x3BA0_C3AD),
+            (0x0001_16C2, 0x0001_16C2),
+            (1e-10f32.to_bits(), 0x2EDB_E6FF),
+            (0.25f32.to_bits(), 0x3E64_7FBE),
+            (0x3E7F_FFFF, 0x3E64_7FBD),
+            (4.851_652e8f32.to_bits(), 0x41A0_0000),
+            (1f32.to_bits(), 0x3F31_7218),
+            (0, 0),
+            (f32::INFINITY.to_bits(), 0x7F80_0000),
+        ];
+        for (x, want) in logs {
+            assert_eq!(log1p(f32::from_bits(x)).to_bits(), want, "log1p of {}", f32::from_bits(x));
+        }
+        assert!(exp(f32::NAN).is_nan() && log1p(f32::NAN).is_nan());
+    }
 }

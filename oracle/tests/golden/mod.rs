@@ -3,8 +3,6 @@
 //! Deliberately absent: anything that a test would check. Invariant: every value comes as the f64
 //! that holds it exactly.
 
-#![expect(dead_code, reason = "each test takes what it needs")]
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
