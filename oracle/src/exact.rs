@@ -1,4 +1,5 @@
-//! Correctly rounded f32 cos, sin, pow, exp and log1p, by arithmetic on unevaluated sums of two f64.
+//! Correctly rounded f32 cos, sin, pow, exp and log1p, by arithmetic on unevaluated sums of two
+//! f64.
 //!
 //! Deliberately absent: platform libm and tables. Invariant: every result here has an error below
 //! 2^-85 of its size before the one rounding that ends it; among the 2^32 f32 arguments of such a

@@ -1,8 +1,8 @@
 //! The operations of the hybrid family: what each one reads and writes, and their loops.
 //!
 //! Values are f64 slices, row-major, already in the dtype that each field states. Deliberately
-//! absent: how numbers are rounded and summed (`Arithmetic`). Invariant: every extent follows from the lengths
-//! of the slices and the numbers given; what does not fit panics.
+//! absent: how numbers are rounded and summed (`Arithmetic`). Invariant: every extent follows from
+//! the lengths of the slices and the numbers given; what does not fit panics.
 
 use std::ops::Range;
 

@@ -1,4 +1,5 @@
-//! An independent reference of Qwen3 and of the text model of Qwen3.5 in three arithmetics over one plain model.
+//! An independent reference of Qwen3 and of the text model of Qwen3.5, in three arithmetics over
+//! one plain model.
 //!
 //! * [`Ideal`]: f64 everywhere, exact rotary angles; also the sum of |terms| of every sum.
 //! * [`Rounded`]: f64 arithmetic, rounded to the run's dtype wherever Transformers stores a tensor.

@@ -208,12 +208,7 @@ fn sigmoid_and_sum_of_squares_are_torchs() {
     let x = numbers(16_384);
     let y: Vec<f32> = x.iter().map(|x| sigmoid(x * 30.0)).collect();
     assert_eq!(hash(&y), 0x2970_E2B7_77A7_D263);
-    let measured = [
-        (16, 0x4061_BE10u32),
-        (32, 0x410C_8CF1),
-        (48, 0x4155_C12B),
-        (100, 0x4200_AD36),
-    ];
+    let measured = [(16, 0x4061_BE10u32), (32, 0x410C_8CF1), (48, 0x4155_C12B), (100, 0x4200_AD36)];
     for (n, want) in measured {
         assert_eq!(sum_of_squares(&x[..n]).to_bits(), want, "{n} values");
     }
@@ -221,7 +216,7 @@ fn sigmoid_and_sum_of_squares_are_torchs() {
 
 #[test]
 fn decay_rounds_after_every_step() {
-    // -exp(log) * log1p(exp(a + bias)), each correctly rounded: f64 in one go is an ulp off at times.
+    // -exp(log) * log1p(exp(a + bias)), each correctly rounded: f64 in one go ends elsewhere.
     let x = numbers(3000);
     let (mut compared, mut apart) = (0, 0);
     for x in x.as_chunks::<3>().0 {
