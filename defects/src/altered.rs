@@ -57,7 +57,7 @@ pub fn one_plus_weight<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>)
     let (eps, form, rows, width) = (*eps, *form, *rows, *width);
     let w = b.mem().read_weight(weight, 0, width);
     let more: Vec<f32> = w.to_f32().iter().map(|w| 1.0 + w).collect();
-    let mut weight = b.mem().alloc_weight(width, 1, w.dtype());
+    let mut weight = b.mem().alloc_weight(width, None, w.dtype());
     b.mem().write_weight(&mut weight, 0, &Tensor::from_f32(w.dtype(), &more));
     b.run(site, Op::RmsNorm { out, x, weight: &weight, eps, form, rows, width });
     true

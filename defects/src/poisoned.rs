@@ -139,11 +139,11 @@ impl<B: Backend> Memory<B::M> for Poisoned<B> {
         self.inner.get_mut().mem().read(act, start, len)
     }
 
-    fn read_ints(&mut self, ints: &<B::M as Mem>::Ints, len: usize) -> Vec<u32> {
-        self.inner.get_mut().mem().read_ints(ints, len)
+    fn fetch_ints(&mut self, ints: &<B::M as Mem>::Ints, out: &mut [u32]) {
+        self.inner.get_mut().mem().fetch_ints(ints, out)
     }
 
-    fn alloc_weight(&mut self, n: usize, k: usize, dtype: Dtype) -> <B::M as Mem>::Weight {
+    fn alloc_weight(&mut self, n: usize, k: Option<usize>, dtype: Dtype) -> <B::M as Mem>::Weight {
         self.inner.get_mut().mem().alloc_weight(n, k, dtype)
     }
 

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use samebits::commands::{Failure, hash, inspect, logits, pin, sanity};
+use samebits::commands::{Failure, generate, hash, inspect, logits, pin, sanity};
 
 /// An exact inference engine for Qwen3: the same bits everywhere.
 #[derive(Parser)]
@@ -24,13 +24,15 @@ enum Command {
     Sanity(sanity::SanityArgs),
     /// Write the logits of every row, and on request every tensor of the run.
     Logits(logits::LogitsArgs),
+    /// Continue prompts.
+    Generate(generate::GenerateArgs),
     /// Print SHA-256 of all weights and activations, and the argmax of every row.
     Hash(hash::HashArgs),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let mut out = io::stdout().lock();
+    let mut out = io::stdout();
     match execute(&cli.command, &mut out) {
         Ok(code) => ExitCode::from(code),
         Err(failure) if failure.is_closed_pipe() => ExitCode::SUCCESS,
@@ -42,12 +44,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn execute(command: &Command, out: &mut dyn Write) -> Result<u8, Failure> {
+fn execute(command: &Command, out: &mut (dyn Write + Send)) -> Result<u8, Failure> {
     match command {
         Command::Inspect(args) => inspect::run(args, out)?,
         Command::Pin(args) => return pin_command(args, out),
         Command::Sanity(args) => sanity::command(args, out)?,
         Command::Logits(args) => logits::command(args)?,
+        Command::Generate(args) => generate::command(args, out)?,
         Command::Hash(args) => hash::command(args, out)?,
     }
     out.flush().map_err(|e| Failure::io("stdout", e))?;

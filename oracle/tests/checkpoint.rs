@@ -15,92 +15,91 @@ const IDS: [u32; 6] = [3, 1, 4, 1, 5, 39];
 /// A change of the plain checkpoint, and what the refusal says (nothing: it loads).
 type Edit = fn(&mut Value, &mut Stored);
 
+const EDITS: [(&str, Edit, &str); 22] = [
+    ("plain", |_, _| {}, ""),
+    (
+        "frequencies are ignored",
+        |_, t| drop(t.insert("rotary_emb.inv_freq".into(), (vec![1], vec![0, 0]))),
+        "",
+    ),
+    (
+        "tied, embedding only",
+        |c, t| {
+            c["tie_word_embeddings"] = true.into();
+            t.remove("lm_head.weight");
+        },
+        "",
+    ),
+    (
+        "tied, head only",
+        |c, t| {
+            c["tie_word_embeddings"] = true.into();
+            t.remove("model.embed_tokens.weight");
+        },
+        "",
+    ),
+    (
+        "tied, both alike",
+        |c, t| {
+            c["tie_word_embeddings"] = true.into();
+            let head = t["lm_head.weight"].clone();
+            t.insert("model.embed_tokens.weight".into(), head);
+        },
+        "",
+    ),
+    ("tied, both unlike", |c, _| c["tie_word_embeddings"] = true.into(), "differs"),
+    ("untied without a head", |_, t| drop(t.remove("lm_head.weight")), "is missing"),
+    (
+        "an unknown tensor",
+        |_, t| drop(t.insert("model.bias".into(), (vec![1], vec![0, 0]))),
+        "is unknown",
+    ),
+    (
+        "a turned shape",
+        |_, t| t.get_mut("model.layers.0.self_attn.q_proj.weight").expect("there").0 = vec![16, 32],
+        "should be",
+    ),
+    ("other family", |c, _| c["model_type"] = "qwen2".into(), "model_type"),
+    ("null heads of keys", |c, _| c["num_key_value_heads"] = Value::Null, "should be"),
+    (
+        "no heads of keys",
+        |c, _| drop(c.as_object_mut().expect("map").remove("num_key_value_heads")),
+        "num_key_value_heads",
+    ),
+    ("a width of null", |c, _| c["head_dim"] = Value::Null, "head_dim: is of the wrong type"),
+    ("an integer eps", |c, _| c["rms_norm_eps"] = 1.into(), "rms_norm_eps"),
+    (
+        "a window",
+        |c, _| {
+            c["use_sliding_window"] = true.into();
+            c["max_window_layers"] = 1.into();
+        },
+        "use_sliding_window",
+    ),
+    ("a window past the last layer", |c, _| c["use_sliding_window"] = true.into(), ""),
+    (
+        "a linear layer",
+        |c, _| c["layer_types"] = json!(["full_attention", "linear_attention"]),
+        "layer_types",
+    ),
+    (
+        "a scaled rotary",
+        |c, _| c["rope_scaling"] = json!({"type": "yarn", "factor": 4.0}),
+        "rope_parameters",
+    ),
+    ("an empty scaling", |c, _| c["rope_scaling"] = json!({}), ""),
+    ("biases", |c, _| c["attention_bias"] = true.into(), "attention_bias"),
+    (
+        "quantized",
+        |c, _| c["quantization_config"] = json!({"quant_method": "fp8"}),
+        "quantization_config",
+    ),
+    ("gelu", |c, _| c["hidden_act"] = "gelu".into(), "hidden_act"),
+];
+
 #[test]
 fn what_is_refused() {
-    let cases: [(&str, Edit, &str); 22] = [
-        ("plain", |_, _| {}, ""),
-        (
-            "frequencies are ignored",
-            |_, t| drop(t.insert("rotary_emb.inv_freq".into(), (vec![1], vec![0, 0]))),
-            "",
-        ),
-        (
-            "tied, embedding only",
-            |c, t| {
-                c["tie_word_embeddings"] = true.into();
-                t.remove("lm_head.weight");
-            },
-            "",
-        ),
-        (
-            "tied, head only",
-            |c, t| {
-                c["tie_word_embeddings"] = true.into();
-                t.remove("model.embed_tokens.weight");
-            },
-            "",
-        ),
-        (
-            "tied, both alike",
-            |c, t| {
-                c["tie_word_embeddings"] = true.into();
-                let head = t["lm_head.weight"].clone();
-                t.insert("model.embed_tokens.weight".into(), head);
-            },
-            "",
-        ),
-        ("tied, both unlike", |c, _| c["tie_word_embeddings"] = true.into(), "differs"),
-        ("untied without a head", |_, t| drop(t.remove("lm_head.weight")), "is missing"),
-        (
-            "an unknown tensor",
-            |_, t| drop(t.insert("model.bias".into(), (vec![1], vec![0, 0]))),
-            "is unknown",
-        ),
-        (
-            "a turned shape",
-            |_, t| {
-                t.get_mut("model.layers.0.self_attn.q_proj.weight").expect("there").0 = vec![16, 32]
-            },
-            "should be",
-        ),
-        ("other family", |c, _| c["model_type"] = "qwen2".into(), "model_type"),
-        ("null heads of keys", |c, _| c["num_key_value_heads"] = Value::Null, "should be"),
-        (
-            "no heads of keys",
-            |c, _| drop(c.as_object_mut().expect("map").remove("num_key_value_heads")),
-            "num_key_value_heads",
-        ),
-        ("a width of null", |c, _| c["head_dim"] = Value::Null, "head_dim: is of the wrong type"),
-        ("an integer eps", |c, _| c["rms_norm_eps"] = 1.into(), "rms_norm_eps"),
-        (
-            "a window",
-            |c, _| {
-                c["use_sliding_window"] = true.into();
-                c["max_window_layers"] = 1.into();
-            },
-            "use_sliding_window",
-        ),
-        ("a window past the last layer", |c, _| c["use_sliding_window"] = true.into(), ""),
-        (
-            "a linear layer",
-            |c, _| c["layer_types"] = json!(["full_attention", "linear_attention"]),
-            "layer_types",
-        ),
-        (
-            "a scaled rotary",
-            |c, _| c["rope_scaling"] = json!({"type": "yarn", "factor": 4.0}),
-            "rope_parameters",
-        ),
-        ("an empty scaling", |c, _| c["rope_scaling"] = json!({}), ""),
-        ("biases", |c, _| c["attention_bias"] = true.into(), "attention_bias"),
-        (
-            "quantized",
-            |c, _| c["quantization_config"] = json!({"quant_method": "fp8"}),
-            "quantization_config",
-        ),
-        ("gelu", |c, _| c["hidden_act"] = "gelu".into(), "hidden_act"),
-    ];
-    for (why, edit, says) in cases {
+    for (why, edit, says) in EDITS {
         let (mut config, mut tensors) = (config(), tensors());
         edit(&mut config, &mut tensors);
         match load(&config, &tensors) {

@@ -6,9 +6,8 @@
 //! every difference.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, Permissions};
-use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -17,6 +16,7 @@ use super::Checkpoint;
 use super::error::CheckpointError;
 use super::hashing::{self, Hashes, Progress};
 use super::json::{self, one_line};
+use crate::output::write_whole;
 
 /// The schema of a pin file.
 pub const SCHEMA: &str = "samebits.pin/1";
@@ -192,17 +192,8 @@ impl Pin {
     /// # Errors
     /// [`PinError::File`]; then `path` is as it was.
     pub fn write(&self, path: &Path) -> Result<(), PinError> {
-        let write = || -> io::Result<()> {
-            let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
-            let parent = parent.unwrap_or(Path::new("."));
-            let mode = Permissions::from_mode(0o644);
-            let mut file = tempfile::Builder::new().permissions(mode).tempfile_in(parent)?;
-            file.write_all(self.to_json().as_bytes())?;
-            file.as_file().sync_all()?;
-            file.persist(path)?;
-            File::open(parent)?.sync_all()
-        };
-        write().map_err(|error| PinError::File { path: path.to_path_buf(), error })
+        let written = write_whole(path, |at| fs::write(at, self.to_json()));
+        written.map_err(|error| PinError::File { path: path.to_path_buf(), error })
     }
 
     /// Everything in which `got` differs: files first, each by name. Tensors are compared if

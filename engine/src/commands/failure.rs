@@ -8,12 +8,15 @@ use crate::checkpoint::CheckpointError;
 use crate::checkpoint::pin::PinError;
 use crate::commands::inspect::InspectError;
 use crate::commands::pin::PinCommandError;
+use crate::generate::{ChatError, GenerateError, SamplerError, StopError, TextError};
 use crate::model::{Budget, RunError};
 
 /// Exit code of a failed comparison.
 pub const FAILED: u8 = 1;
 /// Exit code of wrong usage or environment.
 pub const USAGE: u8 = 2;
+/// Exit code of a checkpoint that is not what it should be.
+pub const REFUSED: u8 = 4;
 /// Exit code where memory or disk does not suffice.
 pub const EXHAUSTED: u8 = 5;
 
@@ -29,6 +32,21 @@ pub enum Failure {
     /// A run does not fit the model.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// A generation was refused or stopped.
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+    /// Stop ids cannot be determined.
+    #[error(transparent)]
+    Stop(#[from] StopError),
+    /// Text cannot be turned into ids or back.
+    #[error(transparent)]
+    Text(#[from] TextError),
+    /// A conversation cannot be rendered.
+    #[error(transparent)]
+    Chat(#[from] ChatError),
+    /// A sampling parameter is out of range.
+    #[error(transparent)]
+    Sampler(#[from] SamplerError),
     /// A word of the command line is wrong.
     #[error("{0}")]
     Usage(String),
@@ -76,7 +94,16 @@ impl Failure {
     /// The exit code of the process.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Checkpoint(error) | Self::Run(RunError::Checkpoint(error)) => error.exit_code(),
+            Self::Checkpoint(error)
+            | Self::Run(RunError::Checkpoint(error))
+            | Self::Generate(GenerateError::Run(RunError::Checkpoint(error)))
+            | Self::Stop(StopError::Checkpoint(error))
+            | Self::Text(TextError::Checkpoint(error))
+            | Self::Chat(ChatError::Checkpoint(error)) => error.exit_code(),
+            Self::Stop(_) | Self::Text(TextError::Tokenizer(_)) => REFUSED,
+            Self::Chat(ChatError::Malformed(_) | ChatError::Template(_)) => REFUSED,
+            Self::Generate(GenerateError::Nan { .. }) => FAILED,
+            Self::Generate(_) | Self::Text(_) | Self::Chat(_) | Self::Sampler(_) => USAGE,
             Self::Pin(error) => error.exit_code(),
             Self::Run(_) | Self::Usage(_) => USAGE,
             Self::Mismatch(_) => FAILED,

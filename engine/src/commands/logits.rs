@@ -3,13 +3,13 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
 use super::settings::{RunArgs, Settings};
 use crate::contract::{CONTRACT, Dtype, RotaryTables};
 use crate::model::{Logits, ROTARY_COS, ROTARY_SIN, Shape, run};
+use crate::output::write_whole;
 use crate::tensor::Tensor;
 use crate::trace::{Tap, Traced};
 use safetensors::tensor::View;
@@ -99,31 +99,22 @@ impl View for Stored {
     }
 }
 
-/// Writes tensors to a temporary name, flushes, and renames.
+/// Writes tensors and what they were made with.
 fn write(
     out: &Path,
     taps: BTreeMap<String, Tap>,
     settings: &Settings,
     dtype: Dtype,
 ) -> Result<(), Failure> {
-    let what = || format!("--out {}", out.display());
-    let info = HashMap::from([
-        ("format".to_string(), "pt".to_string()),
-        ("contract".to_string(), CONTRACT.to_string()),
-        ("order".to_string(), settings.order.name().to_string()),
-        ("dtype".to_string(), dtype.name().to_string()),
-    ]);
-    let folder = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // The umask decides who may read the file, as for any other output.
-    let mode = std::fs::Permissions::from_mode(0o666);
-    let file = tempfile::Builder::new().permissions(mode).tempfile_in(folder);
-    let file = file.map_err(|e| Failure::io(what(), e))?;
+    // One entry only: the crate writes them in an order of its own.
+    let made = format!("{CONTRACT}, {} order, {}", settings.order.name(), dtype.name());
+    let info = HashMap::from([("samebits".to_string(), made)]);
     let tensors = taps.into_iter().map(|(name, tap)| (name, Stored(tap)));
-    safetensors::serialize_to_file(tensors, Some(info), file.path()).map_err(|e| match e {
-        safetensors::SafeTensorError::IoError(e) => Failure::io(what(), e),
-        other => Failure::io(what(), io::Error::other(other)),
-    })?;
-    file.as_file().sync_all().map_err(|e| Failure::io(what(), e))?;
-    file.persist(out).map_err(|e| Failure::io(what(), e.error))?;
-    Ok(())
+    let fill = |path: &Path| {
+        safetensors::serialize_to_file(tensors, Some(info), path).map_err(|e| match e {
+            safetensors::SafeTensorError::IoError(e) => e,
+            other => io::Error::other(other),
+        })
+    };
+    write_whole(out, fill).map_err(|e| Failure::io(format!("--out {}", out.display()), e))
 }

@@ -6,6 +6,7 @@
 mod failure;
 mod settings;
 
+pub mod generate;
 pub mod hash;
 pub mod inspect;
 pub mod logits;

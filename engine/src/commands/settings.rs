@@ -56,6 +56,8 @@ pub struct Settings {
     pub plan: Plan,
     /// The threads.
     pub pool: ThreadPool,
+    /// Tokens generated beyond the prompts, whose last rows' logits alone are kept.
+    pub generated: Option<usize>,
     ram: Option<u64>,
 }
 
@@ -65,6 +67,18 @@ impl RunArgs {
     /// # Errors
     /// A word that is no id, number, size or kernel table; a file that cannot be read.
     pub fn settings(&self) -> Result<Settings, Failure> {
+        let prompts = self.prompts()?;
+        if prompts.is_empty() {
+            return Err(Failure::Usage("no prompt: give --ids or --ids-file".into()));
+        }
+        self.with_prompts(prompts)
+    }
+
+    /// The prompts of `--ids` and `--ids-file`.
+    ///
+    /// # Errors
+    /// A word that is no id; a file that cannot be read.
+    pub fn prompts(&self) -> Result<Vec<Vec<u32>>, Failure> {
         let mut prompts = Vec::new();
         for list in &self.ids {
             prompts.push(parse_ids(list).map_err(|e| Failure::Usage(format!("--ids: {e}")))?);
@@ -75,10 +89,7 @@ impl RunArgs {
             let ids = parse_ids(&text).map_err(|e| Failure::Usage(format!("{}: {e}", what())))?;
             prompts.push(ids);
         }
-        if prompts.is_empty() {
-            return Err(Failure::Usage("no prompt: give --ids or --ids-file".into()));
-        }
-        self.with_prompts(prompts)
+        Ok(prompts)
     }
 
     /// The same for prompts that come from elsewhere.
@@ -105,6 +116,7 @@ impl RunArgs {
             kernels: kernels(self.isa.as_deref())?,
             plan,
             pool: pool(self.threads)?,
+            generated: None,
             ram: ram.map_err(|e| Failure::Usage(format!("--ram: {e}")))?,
         })
     }
@@ -156,11 +168,13 @@ impl Settings {
 
     /// What the run needs.
     pub fn budget(&self, checkpoint: &Checkpoint) -> Budget {
-        let positions = self.prompts[0].len();
-        let rows = self.plan.pieces.iter().copied().max().unwrap_or(positions);
+        let len = self.prompts[0].len();
+        let rows = self.plan.pieces.iter().copied().max().unwrap_or(len);
         let chunk = self.plan.chunk.unwrap_or(DEFAULT_CHUNK).min(rows);
         let batch = self.prompts.len();
-        let limits = Limits { batch, positions, rows, logit_rows: rows, chunk };
+        let positions = len + self.generated.unwrap_or(0);
+        let logit_rows = if self.generated.is_some() { 1 } else { rows };
+        let limits = Limits { batch, positions, rows, logit_rows, chunk };
         let shape = Shape::of(checkpoint.config());
         Budget::of(&shape, checkpoint.dtype(), checkpoint.tied(), limits)
     }

@@ -24,6 +24,9 @@ pub trait Element: Copy + Send + Sync + PartialEq + 'static {
     fn nearest_sum(value: f32) -> Self;
     /// The same value with the contract's NaN.
     fn canonical(self) -> Self;
+    /// The smallest binary exponent among non-zero elements: [`NO_EXPONENT`] for none, [`SUBNORMAL`]
+    /// where a bf16 is subnormal. f32 chains never flush and answer [`NO_EXPONENT`].
+    fn lowest_exponent(values: &[Self]) -> i32;
     /// The kernels for this element type.
     fn table(kernels: &Kernels) -> &Table<Self>;
 }
@@ -54,6 +57,17 @@ impl Element for bf16 {
     #[inline(always)]
     fn canonical(self) -> Self {
         if self.is_nan() { Self::from_bits(0x7FC0) } else { self }
+    }
+
+    fn lowest_exponent(values: &[Self]) -> i32 {
+        // A zero wraps around to the largest magnitude of all.
+        let smaller = |least: u16, v: &Self| least.min((v.to_bits() & 0x7FFF).wrapping_sub(1));
+        let least = values.iter().fold(u16::MAX, smaller);
+        match least.wrapping_add(1) >> 7 {
+            _ if least == u16::MAX => NO_EXPONENT,
+            0 => SUBNORMAL,
+            biased => i32::from(biased) - 127,
+        }
     }
 
     fn table(kernels: &Kernels) -> &Table<Self> {
@@ -87,9 +101,26 @@ impl Element for f32 {
         if self.is_nan() { Self::from_bits(0x7FC0_0000) } else { self }
     }
 
+    fn lowest_exponent(_values: &[Self]) -> i32 {
+        NO_EXPONENT
+    }
+
     fn table(kernels: &Kernels) -> &Table<Self> {
         &kernels.f32
     }
+}
+
+/// The exponent of operands that have none: all zero, or not bf16.
+pub const NO_EXPONENT: i32 = 1000;
+/// The exponent of operands with a subnormal, which a chain would read as zero.
+pub const SUBNORMAL: i32 = -3000;
+
+/// Whether no partial sum of products of bf16 operands with these smallest exponents can flush.
+///
+/// A bf16 of exponent e is a multiple of 2^(e-7), so that every partial sum is a multiple of
+/// 2^(a+b-14): at least the smallest normal f32, or zero.
+pub fn cannot_flush(a: i32, b: i32) -> bool {
+    a + b >= -112
 }
 
 /// Zero of the same sign where the value is subnormal.
@@ -145,6 +176,22 @@ mod tests {
             assert_eq!(bf16::nearest(value).to_bits(), want, "{value:e}");
         }
         assert_eq!(bf16::nearest_sum(f32::from_bits(0x807F_FFFF)).to_bits(), 0x8000);
+    }
+
+    #[test]
+    fn lowest_exponents() {
+        let values = |v: &[f32]| v.iter().map(|v| bf16::nearest(*v)).collect::<Vec<_>>();
+        for (v, want) in [
+            (values(&[]), NO_EXPONENT),
+            (values(&[0.0, -0.0]), NO_EXPONENT),
+            (values(&[0.0, -1.5, 8.0]), 0),
+            (values(&[f32::NAN, 0.25]), -2),
+            (values(&[f32::MIN_POSITIVE, 1.0]), -126),
+            (values(&[1e-40, 1.0]), SUBNORMAL),
+        ] {
+            assert_eq!(bf16::lowest_exponent(&v), want, "{v:?}");
+        }
+        assert!(cannot_flush(-56, -56) && !cannot_flush(-56, -57) && !cannot_flush(SUBNORMAL, 127));
     }
 
     /// Values read off `vdpbf16ps` on Zen 4.

@@ -12,7 +12,7 @@ mod powf;
 mod rotary;
 mod sum;
 
-pub use element::{Element, fma_flush};
+pub use element::{Element, NO_EXPONENT, SUBNORMAL, cannot_flush, fma_flush};
 pub use exact::{cos_f32, pow_f32, sin_f32};
 pub use exp::{exp_s, sigmoid, silu};
 pub use rotary::{RotaryTables, inv_freq};

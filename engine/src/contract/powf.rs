@@ -1,5 +1,6 @@
 //! The power function that torch's vectorised `pow` computes: SLEEF's powf to one ulp, on pairs of
-//! f32. Coefficients are written as f64, since a shortened f32 may round to a neighbour. Used for those inverse frequencies that torch computes in full vectors.
+//! f32. Used for those inverse frequencies that torch computes in full vectors. Coefficients are
+//! written as f64, since a shortened f32 may round to a neighbour.
 
 /// An unevaluated sum of two f32.
 #[derive(Clone, Copy)]
@@ -79,7 +80,8 @@ fn ln(d: f32) -> Pair {
     t = t.mul_add(x2.hi, 0.285_112_679_004_669_2_f64 as f32);
     t = t.mul_add(x2.hi, 0.400_007_992_982_864_4_f64 as f32);
     let c = Pair::new(0.666_666_626_930_236_8_f64 as f32, 3.691_838_612_596_143e-9_f64 as f32);
-    let s = Pair::new(0.693_147_182_464_599_6_f64 as f32, -1.904_654_323_148_236e-9_f64 as f32).times(exponent as f32);
+    let s = Pair::new(0.693_147_182_464_599_6_f64 as f32, -1.904_654_323_148_236e-9_f64 as f32)
+        .times(exponent as f32);
     let s = s.add_smaller(Pair::new(x.hi * 2.0, x.lo * 2.0));
     s.add_smaller(x2.mul(x).mul(x2.times(t).add(c)))
 }

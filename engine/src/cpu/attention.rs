@@ -6,7 +6,7 @@ use super::kernels::{ROWS, Table, Tile, TileArgs};
 use super::memory::{Act, CpuMem, Ints};
 use super::panels::PANEL;
 use super::simd::for_each_tile;
-use crate::contract::{Element, Order, linear_block, mix_block};
+use crate::contract::{Element, Order, cannot_flush, linear_block, mix_block};
 use crate::op::{Heads, Kv, Span};
 
 /// Copies new keys and values to their positions of the cache.
@@ -21,6 +21,8 @@ pub fn append<E: Element>(
     let width = heads.kv * heads.dim;
     let count = heads.batch * rows;
     let (k, v) = (k.rows::<E>(count, width), v.rows::<E>(count, width));
+    cache.k.note(k);
+    cache.v.note(v);
     let (key_panels, keys) = cache.k.panels_mut::<E>();
     let (value_panels, values) = cache.v.panels_mut::<E>();
     for row in 0..count {
@@ -95,10 +97,11 @@ impl<E: Element> Attention<'_, E> {
                 let x = &q[((b * rows.of + rows.first + first) * query + head) * dim..];
                 let x = &x[..(count - 1) * query * dim + dim];
                 let longest = self.terms(b, first, count)[count - 1];
+                let exact = cannot_flush(E::lowest_exponent(x), cache.k.lowest_exponent());
                 for from in (0..longest).step_by(PANEL) {
                     let panel = &keys[from / PANEL * panels.panel_len()..][..panels.panel_len()];
                     let (stride, terms) = (query * dim, [dim; ROWS]);
-                    let args = TileArgs { x, stride, rows: count, panel, terms, block };
+                    let args = TileArgs { x, stride, rows: count, panel, terms, block, exact };
                     (self.table.tile)(&args, &mut sums);
                     for r in 0..count {
                         let row = &mut out[(first + r) * self.span.stride..][..self.keys()];
@@ -159,12 +162,15 @@ impl<E: Element> Attention<'_, E> {
                 for first in (0..rows.count).step_by(ROWS) {
                     let count = (rows.count - first).min(ROWS);
                     let x = &probs[((b * query + head) * rows.count + first) * stride..];
+                    let x = &x[..count * stride];
                     let terms = self.terms(b, first, count);
+                    let lowest = |r: usize| E::lowest_exponent(&x[r * stride..][..terms[r]]);
+                    let lowest = (0..count).map(lowest).min().expect("a tile has rows");
+                    let exact = cannot_flush(lowest, cache.v.lowest_exponent());
                     for from in (0..dim).step_by(PANEL) {
                         let panel = &values[from / PANEL * panels.panel_len()..];
                         let panel = &panel[..panels.panel_len()];
-                        let x = &x[..count * stride];
-                        let args = TileArgs { x, stride, rows: count, panel, terms, block };
+                        let args = TileArgs { x, stride, rows: count, panel, terms, block, exact };
                         (self.table.tile)(&args, &mut sums);
                         for (r, sums) in sums.0[..count].iter().enumerate() {
                             let out = &mut task.row(first + r)[from..dim.min(from + PANEL)];

@@ -25,6 +25,8 @@ pub struct TileArgs<'a, E> {
     pub terms: [usize; ROWS],
     /// Terms in a block of the chain; even.
     pub block: usize,
+    /// No partial sum of these operands can be subnormal, so that plain FMA need not flush.
+    pub exact: bool,
 }
 
 /// Sums of a tile, before rounding: `[row][column of the panel]`.
@@ -45,6 +47,9 @@ impl Default for Tile {
     }
 }
 
+/// Rotates one head: `out, x, cos, sin`.
+pub type Rope<E> = fn(&mut [E], &[E], &[E], &[E]);
+
 /// Kernels for one element type. Slices of one call have one length.
 #[derive(Debug)]
 pub struct Table<E: Element> {
@@ -59,7 +64,7 @@ pub struct Table<E: Element> {
     /// `out, x, weight, eps, form`: one vector
     pub rms_norm: fn(&mut [E], &[E], &[E], f32, NormForm),
     /// `out, x, cos, sin`: one head
-    pub rope: fn(&mut [E], &[E], &[E], &[E]),
+    pub rope: Rope<E>,
     /// `out, x, order`: one row
     pub softmax: fn(&mut [E], &[E], Order),
 }

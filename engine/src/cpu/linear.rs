@@ -4,7 +4,7 @@ use super::kernels::{ROWS, Table, Tile, TileArgs};
 use super::memory::{Act, Weight};
 use super::panels::PANEL;
 use super::simd::for_each_tile;
-use crate::contract::{Element, Order, linear_block};
+use crate::contract::{Element, Order, cannot_flush, linear_block};
 use crate::op::Rows;
 
 const TASK_ROWS: usize = 16 * ROWS;
@@ -29,18 +29,24 @@ pub fn linear<E: Element>(
     let out = out.rows_mut::<E>(rows.count, width);
     for_each_tile(out, width, [TASK_ROWS, TASK_PANELS * PANEL], |mut task| {
         let mut sums = Tile::new();
-        for panel in (0..task.columns()).step_by(PANEL) {
-            let index = (task.first_column + panel) / PANEL;
-            let panel_data = &packed[index * panels.panel_len()..][..panels.panel_len()];
-            let columns = (task.columns() - panel).min(PANEL);
+        let groups = task.rows().div_ceil(ROWS);
+        let exact: [bool; TASK_ROWS / ROWS] = std::array::from_fn(|group| {
+            let first = task.first_row + group.min(groups - 1) * ROWS;
+            let last = (first + ROWS).min(task.first_row + task.rows());
+            cannot_flush(E::lowest_exponent(&x[first * k..last * k]), weight.lowest_exponent())
+        });
+        for column in (0..task.columns()).step_by(PANEL) {
+            let index = (task.first_column + column) / PANEL;
+            let panel = &packed[index * panels.panel_len()..][..panels.panel_len()];
+            let columns = (task.columns() - column).min(PANEL);
             for row in (0..task.rows()).step_by(ROWS) {
                 let count = (task.rows() - row).min(ROWS);
                 let x = &x[(task.first_row + row) * k..][..count * k];
-                let terms = [k; ROWS];
-                let args = TileArgs { x, stride: k, rows: count, panel: panel_data, terms, block };
+                let (terms, exact) = ([k; ROWS], exact[row / ROWS]);
+                let args = TileArgs { x, stride: k, rows: count, panel, terms, block, exact };
                 (table.tile)(&args, &mut sums);
                 for (r, sums) in sums.0[..count].iter().enumerate() {
-                    let out = &mut task.row(row + r)[panel..panel + columns];
+                    let out = &mut task.row(row + r)[column..column + columns];
                     out.iter_mut().zip(sums).for_each(|(out, sum)| *out = E::nearest_sum(*sum));
                 }
             }

@@ -2,8 +2,8 @@
 
 use half::bf16;
 
-use super::panels::Panels;
-use crate::contract::{Dtype, Element};
+use super::panels::{Panels, pack};
+use crate::contract::{Dtype, Element, NO_EXPONENT};
 use crate::op::{Fence, Heads, Layout, Mem, Memory};
 use crate::tensor::Tensor;
 
@@ -118,6 +118,7 @@ pub struct Act {
     store: Store,
     layout: Layout,
     len: usize,
+    lowest: i32,
 }
 
 impl Act {
@@ -136,6 +137,16 @@ impl Act {
     pub fn rows_mut<E: Element>(&mut self, rows: usize, width: usize) -> &mut [E] {
         assert_eq!(self.layout, Layout::RowMajor, "a cache has no rows");
         &mut self.store.get_mut::<E>()[..rows * width]
+    }
+
+    /// At most the smallest exponent of what was written to a cache.
+    pub fn lowest_exponent(&self) -> i32 {
+        self.lowest
+    }
+
+    /// Notes values about to be written through [`Act::panels_mut`].
+    pub fn note<E: Element>(&mut self, values: &[E]) {
+        self.lowest = self.lowest.min(E::lowest_exponent(values));
     }
 
     /// All panels of a cache: one packed matrix for each sequence and head.
@@ -185,31 +196,46 @@ fn cache_panels(layout: Layout, len: usize, lanes: usize) -> Option<Panels> {
     }
 }
 
-/// A weight: packed panels, or a plain vector where `k` is 1.
+/// A weight: a matrix in packed panels, or a plain vector.
 pub struct Weight {
     store: Store,
     n: usize,
-    k: usize,
+    packed: Option<Panels>,
+    lowest: i32,
 }
 
 impl Weight {
+    /// Rows and columns; a vector has one column.
+    fn shape(&self) -> (usize, usize) {
+        (self.n, self.packed.map_or(1, |p| p.k))
+    }
+
     /// The packed matrix.
     pub fn panels<E: Element>(&self) -> (Panels, &[E]) {
-        (Panels { n: self.n, k: self.k, lanes: E::LANES }, self.store.get::<E>())
+        (self.packed.expect("a vector has no panels"), self.store.get::<E>())
+    }
+
+    /// The smallest exponent of a non-zero element.
+    pub fn lowest_exponent(&self) -> i32 {
+        self.lowest
     }
 
     /// A vector's elements.
     pub fn vector<E: Element>(&self) -> &[E] {
-        assert_eq!(self.k, 1, "a matrix is not a vector");
+        assert!(self.packed.is_none(), "a matrix is not a vector");
         self.store.get::<E>()
     }
+}
 
-    fn place(&self, i: usize) -> usize {
-        if self.k == 1 {
-            return i;
-        }
-        let lanes = lanes(self.store.dtype());
-        Panels { n: self.n, k: self.k, lanes }.index(i / self.k, i % self.k)
+/// Where element `i` of the row-major order lies.
+fn weight_place(packed: Option<Panels>, i: usize) -> usize {
+    packed.map_or(i, |p| p.index(i / p.k, i % p.k))
+}
+
+fn lowest(data: &Tensor) -> i32 {
+    match data {
+        Tensor::Bf16(v) => bf16::lowest_exponent(v),
+        Tensor::F32(v) => f32::lowest_exponent(v),
     }
 }
 
@@ -226,7 +252,7 @@ impl Memory<CpuMem> for CpuMemory {
             (Layout::Keys(h) | Layout::Values(h), Some(p)) => h.batch * h.kv * p.len(),
             _ => len,
         };
-        Act { store: Store::new(dtype, stored), layout, len }
+        Act { store: Store::new(dtype, stored), layout, len, lowest: NO_EXPONENT }
     }
 
     fn alloc_ints(&mut self, len: usize) -> Ints {
@@ -237,6 +263,7 @@ impl Memory<CpuMem> for CpuMemory {
         assert!(start + data.len() <= act.len, "write: beyond the buffer");
         let places: Vec<usize> = (start..start + data.len()).map(|i| act.place(i)).collect();
         act.store.scatter(data, |i| places[i]);
+        act.lowest = act.lowest.min(lowest(data));
     }
 
     fn write_ints(&mut self, ints: &mut Ints, data: &[u32]) {
@@ -248,30 +275,36 @@ impl Memory<CpuMem> for CpuMemory {
         act.store.gather(len, |i| act.place(start + i))
     }
 
-    fn read_ints(&mut self, ints: &Ints, len: usize) -> Vec<u32> {
-        ints.0[..len].to_vec()
+    fn fetch_ints(&mut self, ints: &Ints, out: &mut [u32]) {
+        out.copy_from_slice(&ints.0[..out.len()]);
     }
 
-    fn alloc_weight(&mut self, n: usize, k: usize, dtype: Dtype) -> Weight {
-        let len = if k == 1 { n } else { Panels { n, k, lanes: lanes(dtype) }.len() };
-        Weight { store: Store::new(dtype, len), n, k }
+    fn alloc_weight(&mut self, n: usize, k: Option<usize>, dtype: Dtype) -> Weight {
+        let packed = k.map(|k| Panels { n, k, lanes: lanes(dtype) });
+        let len = packed.map_or(n, |p| p.len());
+        Weight { store: Store::new(dtype, len), n, packed, lowest: NO_EXPONENT }
     }
 
     fn write_weight(&mut self, weight: &mut Weight, first: usize, data: &Tensor) {
-        assert_eq!(data.len() % weight.k, 0, "write_weight: not whole rows");
-        assert!(first * weight.k + data.len() <= weight.n * weight.k, "write_weight: beyond it");
-        let (n, k, start) = (weight.n, weight.k, first * weight.k);
-        let view = Weight { store: Store::new(data.dtype(), 0), n, k };
-        weight.store.scatter(data, |i| view.place(start + i));
+        let (n, k) = weight.shape();
+        assert_eq!(data.len() % k, 0, "write_weight: not whole rows");
+        assert!(first * k + data.len() <= n * k, "write_weight: beyond it");
+        match (weight.packed, data) {
+            (None, _) => weight.store.scatter(data, |i| first + i),
+            (Some(panels), Tensor::Bf16(v)) => pack(panels, weight.store.get_mut(), first, v),
+            (Some(panels), Tensor::F32(v)) => pack(panels, weight.store.get_mut(), first, v),
+        }
+        weight.lowest = weight.lowest.min(lowest(data));
     }
 
     fn weight_shape(&self, weight: &Weight) -> (usize, usize) {
-        (weight.n, weight.k)
+        weight.shape()
     }
 
     fn read_weight(&mut self, weight: &Weight, first: usize, count: usize) -> Tensor {
-        assert!(first + count <= weight.n, "read_weight: beyond it");
-        weight.store.gather(count * weight.k, |i| weight.place(first * weight.k + i))
+        let (n, k) = weight.shape();
+        assert!(first + count <= n, "read_weight: beyond it");
+        weight.store.gather(count * k, |i| weight_place(weight.packed, first * k + i))
     }
 
     fn fence(&mut self) -> Fence {

@@ -8,12 +8,16 @@ use crate::contract::{Element, fma_flush};
 
 /// bf16 in, f32 chains of pairs with the odd term first, blocks added in order.
 pub fn tile_bf16(args: &TileArgs<'_, bf16>, out: &mut Tile) {
+    if args.exact { pairs(args, out, f32::mul_add) } else { pairs(args, out, fma_flush) }
+}
+
+fn pairs(args: &TileArgs<'_, bf16>, out: &mut Tile, fma: impl Fn(f32, f32, f32) -> f32) {
     blocks(args, out, |x, panel, acc, terms| {
         let odd = if terms > 1 { x[1].widen() } else { 0.0 };
         let even = x[0].widen();
         for (acc, pair) in acc.iter_mut().zip(panel.as_chunks::<2>().0) {
             let weight = if terms > 1 { pair[1].widen() } else { 0.0 };
-            *acc = fma_flush(even, pair[0].widen(), fma_flush(odd, weight, *acc));
+            *acc = fma(even, pair[0].widen(), fma(odd, weight, *acc));
         }
     });
 }

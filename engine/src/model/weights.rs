@@ -247,7 +247,7 @@ impl<M: Mem> Loader<'_, M> {
     fn weight(&mut self, role: Role) -> Result<M::Weight, CheckpointError> {
         let tensor = self.from.tensor(role);
         let n = tensor.shape[0] as usize;
-        let k = tensor.shape.get(1).map_or(1, |k| *k as usize);
+        let k = tensor.shape.get(1).map(|k| *k as usize);
         let mut weight = self.mem.alloc_weight(n, k, self.dtype);
         let row_bytes = tensor.len as usize / n;
         let piece = (PIECE_BYTES / row_bytes).clamp(1, n);

@@ -37,13 +37,19 @@ pub trait Memory<M: Mem> {
     fn write_ints(&mut self, ints: &mut M::Ints, data: &[u32]);
     /// Copies elements `start .. start + len`, in row-major order, to the host. NaN is canonical.
     fn read(&mut self, act: &M::Act, start: usize, len: usize) -> Tensor;
-    /// Copies the first `len` integers to the host.
-    fn read_ints(&mut self, ints: &M::Ints, len: usize) -> Vec<u32>;
-    /// A weight `[n, k]` (`k = 1` for a vector of `n`), to be filled by `write_weight`.
-    fn alloc_weight(&mut self, n: usize, k: usize, dtype: Dtype) -> M::Weight;
+    /// Copies the first `out.len()` integers to the host.
+    fn fetch_ints(&mut self, ints: &M::Ints, out: &mut [u32]);
+    /// The first `len` integers, in a new vector.
+    fn read_ints(&mut self, ints: &M::Ints, len: usize) -> Vec<u32> {
+        let mut out = vec![0; len];
+        self.fetch_ints(ints, &mut out);
+        out
+    }
+    /// A weight `[n, k]`, or a vector `[n]` where `k` is none, to be filled by `write_weight`.
+    fn alloc_weight(&mut self, n: usize, k: Option<usize>, dtype: Dtype) -> M::Weight;
     /// Copies whole rows, row-major, from row `first` on.
     fn write_weight(&mut self, weight: &mut M::Weight, first: usize, data: &Tensor);
-    /// Rows and columns of a weight.
+    /// Rows and columns of a weight; a vector has one column.
     fn weight_shape(&self, weight: &M::Weight) -> (usize, usize);
     /// Rows `first .. first + count` of a weight, row-major, as on disk.
     fn read_weight(&mut self, weight: &M::Weight, first: usize, count: usize) -> Tensor;

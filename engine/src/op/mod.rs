@@ -45,7 +45,8 @@ impl fmt::Display for Site {
 /// The rows an op computes, out of the rows of the whole forward.
 ///
 /// The op reads rows `first .. first + count` of its input and writes rows `0 .. count` of its
-/// output. `of` decides one-row rules of [`Order::Transformers`]; a chunk never does.
+/// output. `of` decides one-row rules of [`crate::contract::Order::Transformers`]; a chunk never
+/// does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rows {
     /// First row read.

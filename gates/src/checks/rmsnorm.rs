@@ -14,7 +14,7 @@ use samebits_oracle::{self as oracle, Arithmetic};
 use serde::{Deserialize, Serialize};
 
 use super::{CheckError, Measure, Outcome};
-use crate::compare::{Comparison, compare};
+use crate::compare::{Comparison, compare_rows};
 use crate::context::{Context, data};
 use crate::engine::defect;
 use crate::sites::{Bits, Sites, oracle_dtype};
@@ -110,7 +110,7 @@ fn engine(case: &Case, defect: &Defect) -> (Bits, u64) {
     let mut act = || mem.alloc(case.width, case.dtype, Layout::RowMajor);
     let (mut input, mut out) = (act(), act());
     mem.write(&mut input, 0, &tensor(&x));
-    let mut weight = mem.alloc_weight(case.width, 1, case.dtype);
+    let mut weight = mem.alloc_weight(case.width, None, case.dtype);
     mem.write_weight(&mut weight, 0, &tensor(&weights));
     let (eps, form) = (case.eps as f32, NormForm::RoundThenScale);
     let (x, weight, rows, width) = (&input, &weight, 1, case.width);
@@ -145,7 +145,7 @@ pub fn prepare<'c>(_ctx: &'c Context, dtype: Dtype) -> Result<Measure<'c>, Check
                 Sites::from([("layers.0.input_layernorm".to_owned(), bits)])
             };
             let text = format!("width {}, amplitude {:e}:", case.width, case.amplitude);
-            let mut one = compare(&site(bits), &site(got.bits[..n].to_vec()), &[0..1]);
+            let mut one = compare_rows(&site(bits), &site(got.bits[..n].to_vec()), 1);
             let same = got.sha256() == case.sha256;
             one.digest("layers.0.input_layernorm", Some(0), same, "hash of the whole row");
             found.then(one.labelled(&text));

@@ -58,6 +58,28 @@ impl Forced<'_> {
         self.arithmetic.rope(&Rope { x, tables, heads, head_dim, first: 0 })
     }
 
+    /// Sizes of an op's terms where the exact op does not give them: the result times what an
+    /// error of its argument does to an exponential, or the two terms of a rotation.
+    fn terms(&self, site: &str, y: &[f64]) -> Option<Vec<f64>> {
+        let (layer, op) = split(site)?;
+        let x = |op: &str| self.values[&format!("layers.{layer}.{op}")].as_slice();
+        match op {
+            "q_rope" | "k_rope" => Some(self.rope_terms(site)),
+            "silu" => {
+                Some(y.iter().zip(x("gate_proj")).map(|(y, x)| y.abs() * (1.0 + x.abs())).collect())
+            }
+            "probs" => {
+                let rows = y.chunks(self.rows()).zip(x("scores").chunks(self.rows()));
+                let row = |(y, x): (&[f64], &[f64])| -> Vec<f64> {
+                    let most = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                    y.iter().zip(x).map(|(y, x)| y * (1.0 + most - x)).collect()
+                };
+                Some(rows.flat_map(row).collect())
+            }
+            _ => None,
+        }
+    }
+
     /// Sizes of the two terms of each rotated element, added up.
     fn rope_terms(&self, site: &str) -> Vec<f64> {
         let c = self.config();
@@ -149,8 +171,8 @@ fn misrounds(forced: &Forced<'_>, site: &str, got: &[f64]) -> Measured {
 /// terms, the size is that of the result.
 fn units(forced: &Forced<'_>, site: &str, got: &[f64]) -> Measured {
     let Out { values, mut magnitude } = forced.site(site);
-    if site.ends_with("_rope") {
-        magnitude = Some(forced.rope_terms(site));
+    if let Some(terms) = forced.terms(site, &values) {
+        magnitude = Some(terms);
     }
     assert_eq!(values.len(), got.len(), "{site}: the reference and the engine differ in shape");
     let unit = f64::from(f32::EPSILON) / 2.0;

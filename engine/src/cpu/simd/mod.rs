@@ -3,7 +3,11 @@
 mod split;
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod tile;
 
 pub use split::for_each_tile;
 
@@ -12,7 +16,7 @@ use super::kernels::Kernels;
 /// The tables beyond the scalar one that this CPU can run, slowest first.
 #[cfg(target_arch = "x86_64")]
 pub fn supported() -> Vec<&'static Kernels> {
-    avx512::table().into_iter().collect()
+    avx2::table().into_iter().chain(avx512::tables()).collect()
 }
 
 /// The tables beyond the scalar one that this CPU can run: none.

@@ -47,7 +47,7 @@ pub fn linear<E: Number>(draw: &mut Draw) -> Trial {
     let tables = each(order, |b| {
         let mut act = b.mem().alloc(x.len(), E::DTYPE, Layout::RowMajor);
         b.mem().write(&mut act, 0, &tensor::<E>(&x));
-        let mut weight = b.mem().alloc_weight(n, k, E::DTYPE);
+        let mut weight = b.mem().alloc_weight(n, Some(k), E::DTYPE);
         b.mem().write_weight(&mut weight, 0, &tensor::<E>(&w));
         let mut out = b.mem().alloc(rows.count * n, E::DTYPE, Layout::RowMajor);
         b.run(HERE, Op::Linear { out: &mut out, x: &act, weight: &weight, rows, width: n });
@@ -67,7 +67,7 @@ pub fn embed<E: Number>(draw: &mut Draw) -> Trial {
     let values = draw.values::<E>(kind, vocab * width);
     let ids: Vec<u32> = (0..rows).map(|_| draw.within(0, vocab - 1) as u32).collect();
     let tables = each(Order::Invariant, |b| {
-        let mut table = b.mem().alloc_weight(vocab, width, E::DTYPE);
+        let mut table = b.mem().alloc_weight(vocab, Some(width), E::DTYPE);
         b.mem().write_weight(&mut table, 0, &tensor::<E>(&values));
         let mut list = b.mem().alloc_ints(rows);
         b.mem().write_ints(&mut list, &ids);

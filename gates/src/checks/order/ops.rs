@@ -14,7 +14,7 @@ fn act<B: Backend>(b: &mut B, case: Case, values: &[f32]) -> <B::M as Mem>::Act 
 /// `[rows, probes]`.
 pub fn linear<B: Backend>(b: &mut B, case: Case, probes: &[f32]) -> Vec<f32> {
     let width = probes.len() / case.k;
-    let mut weight = b.mem().alloc_weight(width, case.k, case.dtype);
+    let mut weight = b.mem().alloc_weight(width, Some(case.k), case.dtype);
     b.mem().write_weight(&mut weight, 0, &Tensor::from_f32(case.dtype, probes));
     let x = act(b, case, &vec![1.0; case.rows * case.k]);
     let mut out = act(b, case, &vec![0.0; case.rows * width]);
@@ -71,7 +71,7 @@ pub fn softmax<B: Backend>(b: &mut B, case: Case, x: &[f32]) -> Vec<f32> {
 /// `[probes, k]`, with a weight of ones.
 pub fn rms_norm<B: Backend>(b: &mut B, case: Case, x: &[f32], eps: f32) -> Vec<f32> {
     let (rows, width) = (x.len() / case.k, case.k);
-    let mut weight = b.mem().alloc_weight(width, 1, case.dtype);
+    let mut weight = b.mem().alloc_weight(width, None, case.dtype);
     b.mem().write_weight(&mut weight, 0, &Tensor::from_f32(case.dtype, &vec![1.0; width]));
     let (data, mut out) = (act(b, case, x), act(b, case, &vec![0.0; x.len()]));
     let (x, weight, form) = (&data, &weight, NormForm::RoundThenScale);
