@@ -182,6 +182,7 @@ fn operations_by_hand() {
     let decay = |a: f64| f32.decay(&Decay { a: &[a], log: &[0.0], bias: &[0.5] }).values[0];
     assert_eq!(decay(20.0), -20.5);
     assert_eq!(decay(79.5), -80.0);
+    assert_eq!(decay(99.5), -100.0, "where exp is infinite");
     assert_eq!(
         f32.decay(&Decay { a: &[1.0], log: &[f64::NEG_INFINITY], bias: &[0.0] }).values,
         [-0.0]
@@ -200,6 +201,12 @@ fn operations_by_hand() {
     let delta = Ideal.delta_rule(&op);
     assert_eq!(delta.state, [4.0, 7.0]);
     assert_eq!(delta.core.values, [3.0 * (1.0 / 2f64.sqrt()), 7.0 * (1.0 / 2f64.sqrt())]);
+    // What is f32 in every run is so in `Rounded` too, whatever its dtype.
+    let rounded = Rounded { dtype: Dtype::Bf16 };
+    let op = DeltaRule { g: &[-0.1, -0.2], ..op };
+    let only_f32 = |x: &f64| f64::from(*x as f32) == *x && INVARIANT.round(*x) != *x;
+    assert!(rounded.delta_rule(&op).state.iter().all(only_f32));
+    assert!(rounded.l2_norm(&[1.0, 2.0], 2).values.iter().all(only_f32));
     // The dimensions past the width pass, those within turn in halves.
     let tables = Tables { cos: vec![0.0], sin: vec![1.0] };
     let x = [1.0, 2.0, 3.0, 4.0];
