@@ -1,8 +1,8 @@
 //! The two hybrids of the hashed goldens, drawn again from their rule, and the hashes.
 //!
 //! A value is a function of (seed 1, tensor name, index): a sum of four 16-bit fields of
-//! SplitMix64, scaled; q and k share most of theirs. Deliberately absent: anything that a test would check.
-//! Invariant: one wrong bit of a weight changes every hash that follows it.
+//! SplitMix64, scaled; q and k share most of theirs. Deliberately absent: anything that a test
+//! would check. Invariant: one wrong bit of a weight changes every hash that follows it.
 
 use std::path::Path;
 
