@@ -13,7 +13,7 @@ use samebits_reports::Kind;
 use serde::Deserialize;
 use thiserror::Error;
 
-pub use check::{Bird, Check, IdealStatistic, Source, Variant};
+pub use check::{Bird, Check, IdealStatistic, Perturbation, Source, Tokenizer, Variant};
 
 /// Why the manifests cannot be used.
 #[derive(Debug, Error)]
@@ -74,6 +74,10 @@ pub enum Lane {
 pub enum Need {
     /// A second kernel table beside the scalar one.
     TwoKernelTables,
+    /// Leave to turn address space layout randomisation off.
+    FixedLayout,
+    /// The published Qwen3 tokenizer, which a script fetches.
+    Qwen3Tokenizer,
 }
 
 /// A gate.

@@ -173,6 +173,104 @@ pub enum Check {
     },
     /// The tables in the README are those of the accepted results.
     Readme,
+    /// The heap over decode steps.
+    Allocator {
+        /// The checkpoint.
+        model: Source,
+        /// The run's dtype.
+        dtype: Dtype,
+        /// Decode steps.
+        steps: usize,
+        /// Sequences.
+        batch: usize,
+        /// Threads.
+        threads: usize,
+        /// Whether ids are drawn.
+        sampled: bool,
+    },
+    /// Reads, writes and fences of decode steps.
+    HostSync {
+        /// The checkpoint.
+        model: Source,
+        /// The run's dtype.
+        dtype: Dtype,
+        /// Decode steps.
+        steps: usize,
+        /// Sequences.
+        batch: usize,
+        /// Whether ids are drawn.
+        sampled: bool,
+    },
+    /// Draws from single rows against a sampler written apart.
+    Draws,
+    /// Counts of many draws against the reference's softmax.
+    Distribution,
+    /// Greedy choices among equals.
+    Ties,
+    /// Draws of the generation loop against a sampler written apart.
+    LoopDraws {
+        /// The checkpoint.
+        model: Source,
+        /// The run's dtype.
+        dtype: Dtype,
+        /// Sequences.
+        batch: usize,
+        /// New ids.
+        steps: usize,
+    },
+    /// Generations of a batch against each sequence alone.
+    GeneratedBatch {
+        /// The checkpoint.
+        model: Source,
+        /// The run's dtype.
+        dtype: Dtype,
+        /// Sequences.
+        batch: usize,
+        /// New ids.
+        steps: usize,
+    },
+    /// A generation that is cut and resumed against the whole, in pools of several sizes.
+    Resumed {
+        /// The checkpoint.
+        model: Source,
+        /// The run's dtype.
+        dtype: Dtype,
+        /// New ids before the cut.
+        before: usize,
+        /// New ids after it.
+        after: usize,
+        /// Whether ids are drawn.
+        sampled: bool,
+    },
+    /// Requests that share a process or buffers against each alone.
+    Sessions {
+        /// The checkpoint.
+        model: Source,
+        /// The run's dtype.
+        dtype: Dtype,
+        /// Ids of the longer prompt.
+        long: usize,
+        /// Ids of the shorter one.
+        short: usize,
+        /// Greedy steps of each.
+        steps: usize,
+    },
+    /// Fresh processes in other surroundings that must agree.
+    Perturbed {
+        /// The checkpoint.
+        model: Source,
+        /// The run's dtype.
+        dtype: Dtype,
+        /// Ids of the prompt.
+        prompt: usize,
+        /// The surroundings.
+        how: Vec<Perturbation>,
+    },
+    /// Text and conversations against what Transformers made of them.
+    Text {
+        /// Whose tokenizer.
+        tokenizer: Tokenizer,
+    },
 }
 
 /// End-to-end statistics against exact arithmetic.
@@ -197,6 +295,36 @@ pub enum Bird {
     EmptySuite,
 }
 
+/// Surroundings of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Perturbation {
+    /// No address space layout randomisation.
+    FixedLayout,
+    /// Sixty thousand bytes more of environment.
+    Environment,
+    /// No environment at all.
+    EmptyEnvironment,
+    /// Another working folder.
+    Folder,
+    /// This many threads.
+    Threads(usize),
+    /// Blocks of memory filled as they are handed out and taken back.
+    Memory,
+    /// All cores busy with something else.
+    Load,
+}
+
+/// Whose tokenizer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tokenizer {
+    /// The embedded model's.
+    Embedded,
+    /// The one that Qwen3 is published with.
+    Qwen3,
+}
+
 impl Check {
     /// The checkpoint that `--model` replaces, if the check is about any checkpoint.
     pub fn generic(&self) -> bool {
@@ -207,7 +335,13 @@ impl Check {
             | Self::Ideal { model, .. }
             | Self::Rounded { model, .. }
             | Self::Poison { model, .. }
-            | Self::Weights { model, .. } => *model == Source::Embedded,
+            | Self::Weights { model, .. }
+            | Self::HostSync { model, .. }
+            | Self::LoopDraws { model, .. }
+            | Self::GeneratedBatch { model, .. }
+            | Self::Resumed { model, .. }
+            | Self::Perturbed { model, .. }
+            | Self::Sessions { model, .. } => *model == Source::Embedded,
             _ => false,
         }
     }
