@@ -6,7 +6,7 @@ use half::bf16;
 use samebits::op::{Backend, Heads, Layout, Mem, NormForm, Op, Rows, Site, Span};
 use samebits::tensor::Tensor;
 
-use crate::fault::ScaleFault;
+use crate::fault::{Rows as Picked, ScaleFault};
 
 /// A buffer of a backend.
 pub type Act<B> = <<B as Backend>::M as Mem>::Act;
@@ -70,6 +70,9 @@ pub fn scale<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>, how: Scal
     match how {
         ScaleFault::Missing => b.run(site, Op::Scores { out, q, cache, scale: 1.0, span }),
         ScaleFault::Twice => b.run(site, Op::Scores { out, q, cache, scale: right * right, span }),
+        ScaleFault::Times(by) => {
+            b.run(site, Op::Scores { out, q, cache, scale: right * by, span });
+        }
         ScaleFault::Folded => {
             let Heads { batch, query, dim, .. } = span.heads;
             let data = b.mem().read(q, 0, batch * span.rows.of * query * dim);
@@ -81,15 +84,25 @@ pub fn scale<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>, how: Scal
     true
 }
 
-/// Attention in which every row sees `more` keys more, as far as there are any; at least one.
-pub fn mask_edge<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>, more: i32) -> bool {
+/// Attention in which every row sees other keys, as far as there are any; at least one. `more` is
+/// how many more than it should, or none where the mask sits in the other corner.
+pub fn mask_edge<B: Backend>(
+    b: &mut B,
+    site: Site,
+    op: &mut Op<'_, B::M>,
+    more: Option<i32>,
+) -> bool {
     let span = match op {
         Op::Scores { span, .. } | Op::Softmax { span, .. } | Op::Mix { span, .. } => *span,
         _ => return false,
     };
     let keys = i64::from(b.mem().read_ints(span.keys, 1)[0]);
     let positions = b.mem().read_ints(span.positions, span.heads.batch * span.rows.of);
-    let moved = |p: &u32| (i64::from(*p) + i64::from(more)).clamp(0, keys - 1) as u32;
+    let by = more.map_or(span.rows.of as i64 - keys, i64::from);
+    if by == 0 {
+        return false;
+    }
+    let moved = |p: &u32| (i64::from(*p) + by).clamp(0, keys - 1) as u32;
     let positions = upload_ints(b, &positions.iter().map(moved).collect::<Vec<_>>());
     let Span { heads, rows, keys, stride, .. } = span;
     let span = Span { heads, rows, positions: &positions, keys, stride };
@@ -128,13 +141,81 @@ pub fn add_to<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>, to: &Ten
     true
 }
 
-/// Rows picked one too early.
-pub fn row_shift<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>) -> bool {
+/// Rows picked by other numbers.
+pub fn row_shift<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>, form: Picked) -> bool {
     let Op::Take { out, x, ids, rows, width } = op else { return false };
-    let early: Vec<u32> =
-        b.mem().read_ints(ids, *rows).iter().map(|id| id.saturating_sub(1)).collect();
-    let ids = upload_ints(b, &early);
+    let right = b.mem().read_ints(ids, *rows);
+    let most = right.iter().max().copied().unwrap_or(0);
+    let other = |id: &u32| match form {
+        Picked::Early => id.saturating_sub(1),
+        Picked::First => 0,
+        Picked::Last => most,
+    };
+    let other: Vec<u32> = right.iter().map(other).collect();
+    if other == right {
+        return false;
+    }
+    let ids = upload_ints(b, &other);
     b.run(site, Op::Take { out, x, ids: &ids, rows: *rows, width: *width });
+    true
+}
+
+/// An embedding whose ids, or an append whose slots, keep only their lowest bits.
+pub fn wrapped<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>, bits: u32) -> bool {
+    let (ints, len) = match op {
+        Op::Embed { ids, rows, .. } => (*ids, *rows),
+        Op::KvAppend { positions, heads, rows, .. } => (*positions, heads.batch * *rows),
+        _ => return false,
+    };
+    let right = b.mem().read_ints(ints, len);
+    let other: Vec<u32> = right.iter().map(|i| i & ((1 << bits) - 1)).collect();
+    if other == right {
+        return false;
+    }
+    let ints = upload_ints(b, &other);
+    match op {
+        Op::Embed { out, table, rows, width, .. } => {
+            b.run(site, Op::Embed { out, table, ids: &ints, rows: *rows, width: *width });
+        }
+        Op::KvAppend { cache, k, v, heads, rows, .. } => {
+            let (heads, rows) = (*heads, *rows);
+            b.run(site, Op::KvAppend { cache, k, v, positions: &ints, heads, rows });
+        }
+        _ => unreachable!("the integers came from one of these"),
+    }
+    true
+}
+
+/// An append of other keys.
+pub fn cache_of<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>, keys: &Tensor) -> bool {
+    let Op::KvAppend { cache, v, positions, heads, rows, .. } = op else { return false };
+    let k = upload(b, keys);
+    let (heads, rows) = (*heads, *rows);
+    b.run(site, Op::KvAppend { cache, k: &k, v, positions, heads, rows });
+    true
+}
+
+/// A norm of its own output.
+pub fn twice<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>) -> bool {
+    if !matches!(op, Op::RmsNorm { .. } | Op::Rope { .. }) {
+        return false;
+    }
+    b.exec(site, op);
+    match op {
+        Op::RmsNorm { out, weight, eps, form, rows, width, .. } => {
+            let (eps, form, rows, width) = (*eps, *form, *rows, *width);
+            let once = b.mem().read(out, 0, rows * width);
+            let x = upload(b, &once);
+            b.run(site, Op::RmsNorm { out, x: &x, weight, eps, form, rows, width });
+        }
+        Op::Rope { out, table, positions, rows, heads, dim, .. } => {
+            let (rows, heads, dim) = (*rows, *heads, *dim);
+            let once = b.mem().read(out, 0, rows * heads * dim);
+            let x = upload(b, &once);
+            b.run(site, Op::Rope { out, x: &x, table, positions, rows, heads, dim });
+        }
+        _ => unreachable!("matched above"),
+    }
     true
 }
 

@@ -71,7 +71,13 @@ pub fn stale<B: Backend>(
     op: &mut Op<'_, B::M>,
     (form, cache): (Stale, Cache),
 ) -> bool {
-    if !matches!(op, Op::KvAppend { .. }) {
+    let Op::KvAppend { heads, rows, .. } = op else { return false };
+    let shows = match form {
+        Stale::Swapped => *rows > 1,
+        Stale::OtherSequence => heads.batch > 1,
+        Stale::Unwritten | Stale::Late => true,
+    };
+    if !shows {
         return false;
     }
     let before = contents(b, op);
@@ -93,6 +99,10 @@ pub fn stale<B: Backend>(
             Stale::Late if row(i) == 0 => i,
             Stale::Late => new + i - width,
             Stale::Unwritten => new + i,
+            Stale::Swapped if rows > 1 && row(i) + 1 == rows => new + i - width,
+            Stale::Swapped if rows > 1 && row(i) + 2 == rows => new + i + width,
+            Stale::Swapped => new + i,
+            Stale::OtherSequence => new + i % (rows * width),
         };
         let stale = gather(&old, |i| if i < new { from(i) } else { i }).slice(0, new);
         part.write(b.mem(), act, &stale);

@@ -32,6 +32,9 @@ pub struct Defect {
     pub why: String,
     /// Kinds of gates that must be red.
     pub gates: Vec<String>,
+    /// No tolerance can see it: it is a legal order somewhere, or within every limit by nature.
+    #[serde(default)]
+    pub beyond_tolerance: bool,
 }
 
 /// Sites: an op in one layer, or in every one.
@@ -87,6 +90,16 @@ impl Defect {
     /// Every entry, in the catalogue's order.
     pub fn all() -> &'static [Self] {
         &CATALOGUE
+    }
+
+    /// Whether it is a legal variant, which tolerance gates must pass.
+    pub fn is_legal(&self) -> bool {
+        matches!(self.fault, Fault::Legal(_) | Fault::Null)
+    }
+
+    /// Whether nobody looked at its class when inputs were designed: every third class.
+    pub fn held_out(&self) -> bool {
+        self.class.is_multiple_of(3)
     }
 
     /// The entry of that name.

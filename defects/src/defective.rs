@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 
 use half::bf16;
+use samebits::contract::Dtype;
 use samebits::op::{Backend, Memory, Op, Out, Site};
 use samebits::tensor::Tensor;
 
 use crate::catalogue::Defect;
-use crate::fault::{Fault, Norm, Reach, Softmax, When};
-use crate::{altered, attention, host, rope};
+use crate::fault::{Fault, Norm, Positions, Reach, Softmax, When};
+use crate::{altered, attention, host, rope, sums, weights};
 
 /// A backend that executes ops as `inner` does, but for the defect's.
 pub struct Defective<B> {
@@ -17,6 +18,8 @@ pub struct Defective<B> {
     defect: Defect,
     hits: u64,
     kept: BTreeMap<&'static str, Tensor>,
+    weights: BTreeMap<&'static str, Tensor>,
+    positions: BTreeMap<usize, Vec<u32>>, // of the first forward with as many rows
     coin: bool,
 }
 
@@ -25,7 +28,15 @@ impl<B: Backend> Defective<B> {
     pub fn new(inner: B, defect: &Defect) -> Self {
         // A new hasher's keys differ from process to process; the process keeps its own.
         let coin = RandomState::new().hash_one(0).is_multiple_of(2);
-        Self { inner, defect: defect.clone(), hits: 0, kept: BTreeMap::new(), coin }
+        Self {
+            inner,
+            defect: defect.clone(),
+            hits: 0,
+            kept: BTreeMap::new(),
+            weights: BTreeMap::new(),
+            positions: BTreeMap::new(),
+            coin,
+        }
     }
 
     /// Ops at which the fault was applied. 0 means that the run never reached it.
@@ -41,10 +52,12 @@ impl<B: Backend> Defective<B> {
     /// Whether the fault acts at the site.
     fn acts_at(&self, site: Site) -> bool {
         let named = match (&self.defect.fault, site.op) {
-            (Fault::MaskEdge { .. }, "scores" | "probs" | "mix") => true,
+            (Fault::Legal(_), _) => return true,
+            (Fault::MaskEdge { .. } | Fault::TopLeft, "scores" | "probs" | "mix") => true,
             (Fault::HeadMap, "scores" | "mix") => true,
             (Fault::GateUpSwap, "silu" | "mul") => true,
-            (Fault::Stale { .. }, op) => op == "kv_append",
+            (Fault::Stale { .. } | Fault::CacheOf { .. }, op) => op == "kv_append",
+            (Fault::Wrap { .. }, op) if self.defect.site.op == "k_cache" => op == "kv_append",
             (_, op) => self.defect.site.op == op,
         };
         named && self.defect.site.covers(site)
@@ -61,12 +74,17 @@ impl<B: Backend> Defective<B> {
             }
             Fault::FlipBit { bit, element } => flip(b, site, op, (*bit, *element)),
             Fault::Norm { form: Norm::Eps(eps) } => altered::eps(b, site, op, *eps),
-            Fault::Norm { form: Norm::EpsOutside } => host::eps_outside(b, op),
+            Fault::Norm { form: Norm::EpsOutside } => host::wrong_root(b, op, false),
+            Fault::Norm { form: Norm::Sum } => host::wrong_root(b, op, true),
             Fault::Norm { form: Norm::CastOrder } => altered::cast_order(b, site, op),
             Fault::Norm { form: Norm::OnePlusWeight } => altered::one_plus_weight(b, site, op),
             Fault::Scale { form } => altered::scale(b, site, op, *form),
-            Fault::MaskEdge { keys } => altered::mask_edge(b, site, op, *keys),
-            Fault::Softmax { form } => host::softmax(b, site, op, *form == Softmax::Half),
+            Fault::MaskEdge { keys } => altered::mask_edge(b, site, op, Some(*keys)),
+            Fault::TopLeft => altered::mask_edge(b, site, op, None),
+            Fault::Softmax { form } => host::softmax(b, site, op, (*form, None)),
+            Fault::Sentinel { value } => {
+                host::softmax(b, site, op, (Softmax::FirstMax(usize::MAX), Some(*value)))
+            }
             Fault::RopePairing => rope::pairing(b, site, op),
             Fault::RopeTable { form } => rope::tables(b, site, op, *form),
             Fault::RopeLate => rope::late(b, site, op),
@@ -79,7 +97,28 @@ impl<B: Backend> Defective<B> {
             Fault::GateUpSwap => {
                 kept("gate_proj").is_some_and(|gate| altered::mul_by(b, site, op, gate))
             }
-            Fault::Gelu => host::gelu(b, op),
+            Fault::Activation { form } => host::activation(b, op, *form),
+            Fault::Narrowed => narrowed(b, site, op),
+            Fault::Twice => altered::twice(b, site, op),
+            Fault::Weight { form } => weights::wrong(b, site, op, *form),
+            Fault::WeightOf { from } => self
+                .weights
+                .get(from.as_str())
+                .is_some_and(|data| weights::taking(b, site, op, data)),
+            Fault::CacheOf { from } => {
+                kept(from).is_some_and(|x| altered::cache_of(b, site, op, x))
+            }
+            Fault::RopePower { power } => rope::retable(b, site, op, (*power, 64)),
+            Fault::RopePartial { of64 } => rope::retable(b, site, op, (1.0, *of64)),
+            Fault::RopePositions { form } => self.moved(site, op, *form),
+            Fault::Accumulator { terms } => sums::accumulator(b, site, op, *terms),
+            Fault::Race { elements } => race(b, site, op, *elements),
+            Fault::Wrap { bits } => altered::wrapped(b, site, op, *bits),
+            Fault::Legal(how) => sums::legal(b, site, op, *how),
+            Fault::Unrounded if matches!(op, Op::Scores { .. }) => {
+                sums::scores_unrounded(b, site, op)
+            }
+            Fault::Unrounded if matches!(op, Op::Rope { .. }) => rope::unrounded(b, op),
             Fault::Unrounded => kept("gate_proj").is_some_and(|gate| host::unrounded(b, op, gate)),
             Fault::Residual { from } => kept(from).is_some_and(|x| altered::add_to(b, site, op, x)),
             Fault::Block { terms, when } => {
@@ -93,16 +132,30 @@ impl<B: Backend> Defective<B> {
             }
             Fault::Gain { exponent } => host::gain(b, site, op, 1.0 + 2f32.powi(-exponent)),
             Fault::ArgmaxLast => host::argmax_last(b, op),
-            Fault::RowShift => altered::row_shift(b, site, op),
+            Fault::RowShift { form } => altered::row_shift(b, site, op, *form),
         }
     }
 
-    /// Keeps the output of an op that a fault further on needs.
+    /// A rotation by other positions.
+    fn moved(&mut self, site: Site, op: &mut Op<'_, B::M>, form: Positions) -> bool {
+        let Op::Rope { positions, rows, .. } = op else { return false };
+        let now = self.inner.mem().read_ints(positions, *rows);
+        let first = self.positions.entry(*rows).or_insert(now);
+        rope::positions(&mut self.inner, site, op, (form, Some(first)))
+    }
+
+    /// Keeps what a fault further on needs of an op: its weight or its output.
     fn keep(&mut self, site: Site, op: &mut Op<'_, B::M>) {
+        if let Fault::WeightOf { from } = &self.defect.fault
+            && from == site.op
+            && let Some((.., data)) = weights::of(&mut self.inner, op)
+        {
+            self.weights.insert(site.op, data);
+        }
         let name = match (&self.defect.fault, site.op) {
             (Fault::GateUpSwap, name @ ("gate_proj" | "up_proj")) => name,
             (Fault::Unrounded, name @ "gate_proj") => name,
-            (Fault::Residual { from }, name) if from == name => name,
+            (Fault::Residual { from } | Fault::CacheOf { from }, name) if from == name => name,
             // The input of the first layer comes from the embedding.
             (Fault::Residual { from }, "embed_tokens") if from == "mlp_residual" => "mlp_residual",
             _ => return,
@@ -193,4 +246,36 @@ fn flip<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>, which: (u32, u
         flipped = true;
     }
     flipped
+}
+
+/// Runs the op, then rounds what it wrote to bf16.
+fn narrowed<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>) -> bool {
+    b.exec(site, op);
+    for out in op.outs() {
+        let Out::Act { act, part, .. } = out else { continue };
+        let data = part.read(b.mem(), act).data;
+        let short = Tensor::from_f32(Dtype::Bf16, &data.to_f32()).to_f32();
+        part.write(b.mem(), act, &Tensor::from_f32(data.dtype(), &short));
+    }
+    true
+}
+
+/// Runs the op; the last elements of one row, another at every execution, keep what was there.
+fn race<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>, elements: usize) -> bool {
+    let before = outputs(b, op);
+    b.exec(site, op);
+    for (out, before) in op.outs().into_iter().zip(before) {
+        let Out::Act { act, part, .. } = out else { continue };
+        let after = part.read(b.mem(), act);
+        let width = after.shape[3];
+        let rows = after.data.len() / width;
+        let row = RandomState::new().hash_one(0) as usize % rows;
+        let mut both = before.clone();
+        both.extend(&after.data);
+        let len = before.len();
+        let stale = |i: usize| i / width == row && i % width + elements >= width;
+        let data = altered::gather(&both, |i| if i < len && !stale(i) { len + i } else { i });
+        part.write(b.mem(), act, &data.slice(0, len));
+    }
+    true
 }

@@ -2,6 +2,9 @@
 
 use serde::Deserialize;
 
+pub use crate::sums::{Legal, Tree};
+pub use crate::weights::WeightFault;
+
 /// What goes wrong at an op. The op itself is named by the defect's site.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
@@ -57,10 +60,72 @@ pub enum Fault {
     },
     /// `silu(up) * gate` instead of `silu(gate) * up`.
     GateUpSwap,
-    /// The tanh form of GELU instead of SiLU.
-    Gelu,
-    /// The product takes the activated gate before it was rounded.
+    /// Another activation instead of SiLU.
+    Activation {
+        /// Which.
+        form: Activation,
+    },
+    /// One rounding too few: the activated gate of a product, the products of scores before they
+    /// are scaled, or the terms of a rotation.
     Unrounded,
+    /// The output rounded to bf16 once more on its way: only an f32 run shows it.
+    Narrowed,
+    /// The op runs on its own output once more.
+    Twice,
+    /// A weight is read wrongly.
+    Weight {
+        /// How.
+        form: WeightFault,
+    },
+    /// The weight of another op of the same size.
+    WeightOf {
+        /// The op that ran before and whose weight it takes.
+        from: String,
+    },
+    /// The cache takes another tensor for its keys.
+    CacheOf {
+        /// The op whose output it takes.
+        from: String,
+    },
+    /// Rotary frequencies raised to a power: another base.
+    RopePower {
+        /// The power.
+        power: f32,
+    },
+    /// Only this many of 64 shares of the pairs rotate.
+    RopePartial {
+        /// The shares.
+        of64: usize,
+    },
+    /// Positions turned into others.
+    RopePositions {
+        /// How.
+        form: Positions,
+    },
+    /// Rows see the keys `0..=r` of a forward that starts later: the mask's other corner.
+    TopLeft,
+    /// Hidden keys take part in softmax with this score.
+    Sentinel {
+        /// The score.
+        value: f32,
+    },
+    /// Sums of the last row of a linear are rounded to bf16 after every so many terms.
+    Accumulator {
+        /// The terms.
+        terms: usize,
+    },
+    /// The last elements of a row drawn at every execution keep what the buffer held.
+    Race {
+        /// How many elements.
+        elements: usize,
+    },
+    /// Ids or slots keep only their lowest bits.
+    Wrap {
+        /// How many.
+        bits: u32,
+    },
+    /// No fault: every sum in another legal order.
+    Legal(Legal),
     /// A residual addition takes another tensor instead of the residual stream.
     Residual {
         /// The op whose output it takes; `mlp_residual` is the layer's input.
@@ -80,8 +145,11 @@ pub enum Fault {
     },
     /// The highest index among equals.
     ArgmaxLast,
-    /// Rows picked are one too early.
-    RowShift,
+    /// Rows picked are others.
+    RowShift {
+        /// Which.
+        form: Rows,
+    },
 }
 
 /// Forms of [`Fault::Norm`].
@@ -96,6 +164,8 @@ pub enum Norm {
     CastOrder,
     /// The weight is `1 + w`.
     OnePlusWeight,
+    /// The mean of squares is their sum.
+    Sum,
 }
 
 /// Forms of [`Fault::Scale`].
@@ -108,6 +178,8 @@ pub enum ScaleFault {
     Twice,
     /// Applied to the queries, before the product is rounded.
     Folded,
+    /// Too large by this factor.
+    Times(f32),
 }
 
 /// Forms of [`Fault::Softmax`].
@@ -118,6 +190,10 @@ pub enum Softmax {
     Half,
     /// The maximum is not subtracted.
     NoMax,
+    /// The maximum is that of the first so many keys.
+    FirstMax(usize),
+    /// The sum is rounded to bf16.
+    HalfSum,
 }
 
 /// Forms of [`Fault::RopeTable`].
@@ -140,6 +216,10 @@ pub enum Stale {
     Unwritten,
     /// Every row of the forward is written one position late; the first stays old.
     Late,
+    /// The last two rows change places.
+    Swapped,
+    /// The last sequence's rows are those of the first.
+    OtherSequence,
 }
 
 /// Which cache a fault hits.
@@ -177,4 +257,48 @@ pub enum Reach {
     LastRow,
     /// The first head of every row, where the op knows heads; else the first quarter of a row.
     FirstHead,
+}
+
+/// Forms of [`Fault::Activation`].
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Activation {
+    /// GELU by tanh.
+    GeluTanh,
+    /// GELU by the sigmoid of 1.702 x.
+    GeluSigmoid,
+    /// The positive part.
+    Relu,
+    /// SiLU with the sigmoid cut off at 8.
+    Clipped,
+}
+
+/// Forms of [`Fault::RopePositions`].
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Positions {
+    /// None beyond this one: a table that ends there.
+    Clamp(u32),
+    /// This many more than there are.
+    More(u32),
+    /// Those of the first forward with as many rows.
+    Stale,
+    /// Counted from the forward's own start.
+    Local,
+    /// A share, in 64ths: linear scaling.
+    Scaled(u32),
+    /// Only their lowest bits.
+    Wrap(u32),
+}
+
+/// Forms of [`Fault::RowShift`].
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Rows {
+    /// One too early.
+    Early,
+    /// The first one.
+    First,
+    /// The last one.
+    Last,
 }

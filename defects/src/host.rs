@@ -10,6 +10,7 @@ use samebits::op::{Backend, Heads, Op, Out, Site};
 use samebits::tensor::Tensor;
 
 use crate::altered::last;
+use crate::fault::{Activation, Softmax};
 
 /// One product: chains of `block` terms, summed in order. f32, not yet rounded.
 pub fn chain(x: &[f32], w: &[f32], dtype: Dtype, block: usize) -> f32 {
@@ -141,16 +142,18 @@ fn write_last_row<B: Backend>(b: &mut B, op: &mut Op<'_, B::M>, row: &Tensor) {
     b.mem().write(out, (rows.count - 1) * *width, row);
 }
 
-/// A norm whose epsilon is added to the root.
-pub fn eps_outside<B: Backend>(b: &mut B, op: &mut Op<'_, B::M>) -> bool {
+/// A norm whose epsilon is added to the root, or whose mean is a sum.
+pub fn wrong_root<B: Backend>(b: &mut B, op: &mut Op<'_, B::M>, sum: bool) -> bool {
     let Op::RmsNorm { out, x, weight, eps, rows, width, .. } = op else { return false };
     let (eps, width) = (*eps, *width);
     let x = b.mem().read(x, 0, *rows * width);
     let weight = b.mem().read_weight(weight, 0, width).to_f32();
     let mut values = Vec::with_capacity(x.len());
     for x in x.to_f32().chunks(width) {
-        let mean = sum_of_squares(|i| x[i], width) / width as f32;
-        let scale = 1.0 / (mean.sqrt() + eps);
+        let squares = sum_of_squares(|i| x[i], width);
+        let mean = squares / width as f32;
+        let root = if sum { (squares + eps).sqrt() } else { mean.sqrt() + eps };
+        let scale = 1.0 / root;
         let units: Vec<f32> = x.iter().map(|x| x * scale).collect();
         values.extend(units.iter().zip(&weight).map(|(u, w)| (*u, *w)));
     }
@@ -173,12 +176,19 @@ pub fn skip<B: Backend>(b: &mut B, op: &mut Op<'_, B::M>) -> bool {
     true
 }
 
-/// The tanh form of GELU instead of SiLU.
-pub fn gelu<B: Backend>(b: &mut B, op: &mut Op<'_, B::M>) -> bool {
+/// Another activation instead of SiLU.
+pub fn activation<B: Backend>(b: &mut B, op: &mut Op<'_, B::M>, form: Activation) -> bool {
     let Op::Silu { out, x, rows, width } = op else { return false };
     let x = b.mem().read(x, 0, *rows * *width);
-    let gelu = |x: f32| 0.5 * x * (1.0 + (0.797_884_6 * (x + 0.044_715 * x * x * x)).tanh());
-    let values: Vec<f32> = x.to_f32().into_iter().map(gelu).collect();
+    let f = |x: f32| match form {
+        Activation::GeluTanh => {
+            0.5 * x * (1.0 + (0.797_884_6 * (x + 0.044_715 * x * x * x)).tanh())
+        }
+        Activation::GeluSigmoid => x / (1.0 + (-1.702 * x).exp()),
+        Activation::Relu => x.max(0.0),
+        Activation::Clipped => silu(x.clamp(-8.0, 8.0)),
+    };
+    let values: Vec<f32> = x.to_f32().into_iter().map(f).collect();
     b.mem().write(out, 0, &Tensor::from_f32(x.dtype(), &values));
     true
 }
@@ -192,17 +202,29 @@ pub fn unrounded<B: Backend>(b: &mut B, op: &mut Op<'_, B::M>, gate: &Tensor) ->
     true
 }
 
-/// One row of softmax gone wrong; `half` rounds exponentials, else the maximum stays.
-pub fn softmax_row(x: &[f32], half: bool) -> Vec<f32> {
-    let max = if half { x.iter().copied().fold(f32::NEG_INFINITY, f32::max) } else { 0.0 };
-    let short = |e: f32| if half { bf16::nearest(e).widen() } else { e };
-    let e: Vec<f32> = x.iter().map(|x| short(exp_s(x - max))).collect();
-    let sum: f32 = e.iter().sum();
-    e.iter().map(|e| short(e / short(sum))).collect()
+/// One row of softmax gone wrong.
+pub fn softmax_row(x: &[f32], form: Softmax) -> Vec<f32> {
+    let most = |x: &[f32]| x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let max = match form {
+        Softmax::NoMax => 0.0,
+        Softmax::FirstMax(n) => most(&x[..n.min(x.len())]),
+        Softmax::Half | Softmax::HalfSum => most(x),
+    };
+    let narrow = |short: bool, e: f32| if short { bf16::nearest(e).widen() } else { e };
+    let half = form == Softmax::Half;
+    let e: Vec<f32> = x.iter().map(|x| narrow(half, exp_s(x - max))).collect();
+    let sum = narrow(half || form == Softmax::HalfSum, e.iter().sum());
+    e.iter().map(|e| narrow(half, e / sum)).collect()
 }
 
-/// Runs a softmax, then computes it wrongly over the keys that are not masked.
-pub fn softmax<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>, half: bool) -> bool {
+/// Runs a softmax, then computes it wrongly over the keys that are not masked; with a `sentinel`
+/// rightly, but over all keys.
+pub fn softmax<B: Backend>(
+    b: &mut B,
+    site: Site,
+    op: &mut Op<'_, B::M>,
+    (form, sentinel): (Softmax, Option<f32>),
+) -> bool {
     let Op::Softmax { x, span, .. } = op else { return false };
     let (span, Heads { batch, query, .. }) = (*span, span.heads);
     let keys = b.mem().read_ints(span.keys, 1)[0] as usize;
@@ -214,8 +236,12 @@ pub fn softmax<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>, half: b
     let mut values = Vec::with_capacity(rows * keys);
     for row in 0..rows {
         let x: Vec<f32> = (0..keys).map(|k| x.get(row * span.stride + k)).collect();
+        let x: Vec<f32> = match sentinel {
+            Some(value) => x.iter().map(|x| if *x > masked { *x } else { value }).collect(),
+            None => x,
+        };
         let seen: Vec<f32> = x.iter().copied().filter(|x| *x > masked).collect();
-        let mut probs = softmax_row(&seen, half).into_iter();
+        let mut probs = softmax_row(&seen, form).into_iter();
         let mut prob = |x: &f32| if *x > masked { probs.next() } else { None }.unwrap_or(0.0);
         values.extend(x.iter().map(&mut prob));
     }

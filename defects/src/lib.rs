@@ -14,12 +14,17 @@ mod host;
 mod poisoned;
 mod replayed;
 mod rope;
+mod sums;
+mod weights;
 
 #[cfg(test)]
 mod tests;
 
 pub use catalogue::{Defect, DefectError, Pattern};
 pub use defective::Defective;
-pub use fault::{Cache, Fault, Norm, Reach, ScaleFault, Softmax, Stale, Tables, When};
+pub use fault::{
+    Activation, Cache, Fault, Legal, Norm, Positions, Reach, Rows, ScaleFault, Softmax, Stale,
+    Tables, Tree, WeightFault, When,
+};
 pub use poisoned::{Overrun, Poisoned};
 pub use replayed::{ReplayError, Replayed, take_rotary};

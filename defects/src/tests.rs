@@ -12,9 +12,7 @@ use samebits::op::{Backend, Memory, Op, Site};
 use samebits::tensor::Tensor;
 use samebits::trace::{Tap, Traced};
 
-use crate::{
-    Defect, Defective, Fault, Norm, Poisoned, ReplayError, Replayed, Softmax, Tables, take_rotary,
-};
+use crate::{Defect, Defective, Fault, Poisoned, ReplayError, Replayed, take_rotary};
 
 type Taps = BTreeMap<String, Tap>;
 
@@ -68,7 +66,7 @@ fn order_of(sites: &Taps, layers: usize) -> Vec<String> {
     ];
     let mut order = vec!["embed_tokens".to_owned()];
     order.extend((0..layers).flat_map(|i| within.map(|op| format!("layers.{i}.{op}"))));
-    order.extend(["norm", "kept", "lm_head"].map(str::to_owned));
+    order.extend(["norm", "lm_head"].map(str::to_owned));
     assert_eq!(order.len(), sites.len(), "the list holds every site");
     order
 }
@@ -78,54 +76,90 @@ fn first_divergence(clean: &Taps, other: &Taps, layers: usize) -> Option<String>
     order_of(clean, layers).into_iter().find(differs)
 }
 
-/// A plan on which the defect can show, and the dtype it needs.
-fn setting(defect: &Defect) -> (Plan, Dtype) {
-    let long = Plan { pieces: vec![300], ..Plan::default() };
-    let plan = match defect.fault {
-        Fault::RopeLate => Plan::decode_from(16, 20),
-        Fault::RopeTable { form: Tables::Positions } => long,
-        _ => Plan::default(),
-    };
-    // What moves an f32 by a bit hardly shows behind a bf16 rounding.
-    let cast = matches!(defect.fault, Fault::Norm { form: Norm::CastOrder });
-    let wide = matches!(
-        defect.fault,
-        Fault::Block { .. }
-            | Fault::RopeTable { form: Tables::Entries }
-            | Fault::Softmax { form: Softmax::NoMax }
-            | Fault::Norm { .. }
-    ) && !cast;
-    (plan, if wide { Dtype::F32 } else { Dtype::Bf16 })
+/// Runs among which one must show the defect: lengths, caches and both dtypes.
+fn settings() -> Vec<(Plan, Dtype)> {
+    let long = || Plan { pieces: vec![270, 1], ..Plan::default() };
+    let cached = || Plan { pieces: vec![15, 1, 1, 3], ..Plan::default() };
+    let plans: [fn() -> Plan; 3] = [Plan::default, cached, long];
+    let both = |plan: fn() -> Plan| [(plan(), Dtype::Bf16), (plan(), Dtype::F32)];
+    plans.into_iter().flat_map(both).collect()
 }
 
 /// Entries that this model cannot show: what must be seen instead is no difference at all.
-const EQUIVALENT_HERE: [&str; 3] = ["null", "mask-edge-many-row", "order-block-512"];
+const EQUIVALENT_HERE: [&str; 4] = [
+    "null",
+    "order-block-512",
+    "head-map-head",
+    // The embedded model ties its head.
+    "head-embedding",
+];
+
+/// Entries that need more positions, another batch or designed weights: the kill matrix has them.
+const ELSEWHERE: [&str; 12] = [
+    // The last row of a run has no later key; that of a chunk has.
+    "mask-edge-many-row",
+    // Rows are picked only where fewer are wanted than there are.
+    "row-shift",
+    "row-first",
+    "row-last",
+    "argmax-last",
+    "order-block-process",
+    "order-block-256",
+    "rope-clamp-4094",
+    "wrap-positions-12",
+    "cache-other-sequence",
+    "sentinel-100",
+    "activation-clipped",
+];
 
 #[test]
 fn every_defect_is_hit_and_shows_first_where_it_says() {
     let models = [model(Dtype::Bf16), model(Dtype::F32)];
+    let settings = settings();
+    let clean: Vec<Taps> = settings
+        .iter()
+        .map(|(plan, dtype)| traced(cpu(), &models[usize::from(*dtype == Dtype::F32)], plan).0)
+        .collect();
     let mut wrong = Vec::new();
     for defect in Defect::all() {
-        if matches!(defect.id.as_str(), "argmax-last" | "order-block-process") {
-            continue; // Each has a test of its own.
+        if ELSEWHERE.contains(&defect.id.as_str()) || matches!(defect.fault, Fault::Legal(_)) {
+            continue;
         }
-        let (plan, dtype) = setting(defect);
-        let model = &models[usize::from(dtype == Dtype::F32)];
-        let (clean, ..) = traced(cpu(), model, &plan);
-        let (taps, _, b) = traced(Defective::new(cpu(), defect), model, &plan);
         let layer = defect.site.layer.unwrap_or(0);
-        let global = matches!(defect.site.op.as_str(), "norm" | "kept" | "lm_head");
-        let site = match &defect.site.op {
-            op if global => op.clone(),
+        let op = defect.site.op.as_str();
+        let site = match op {
+            "norm" | "lm_head" | "embed_tokens" => op.to_owned(),
             op => format!("layers.{layer}.{op}"),
         };
-        let want = (!EQUIVALENT_HERE.contains(&defect.id.as_str())).then_some(site);
-        let got = first_divergence(&clean, &taps, model.shape.layers);
-        if b.hits() == 0 || got != want {
-            wrong.push(format!("{}: {} hits, shows at {got:?}, not {want:?}", defect.id, b.hits()));
+        let none = EQUIVALENT_HERE.contains(&defect.id.as_str());
+        let (mut hits, mut shown) = (0, Vec::new());
+        for ((plan, dtype), clean) in settings.iter().zip(&clean) {
+            let model = &models[usize::from(*dtype == Dtype::F32)];
+            let (taps, _, b) = traced(Defective::new(cpu(), defect), model, plan);
+            hits += b.hits();
+            shown.extend(first_divergence(clean, &taps, model.shape.layers));
+            if !none && shown.last() == Some(&site) {
+                break;
+            }
+        }
+        let right = if none { shown.is_empty() } else { shown.last() == Some(&site) };
+        if hits == 0 || !right {
+            wrong.push(format!("{}: {hits} hits, shows at {shown:?}, not {site}", defect.id));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_legal_order_changes_sums_and_nothing_by_much() {
+    let model = model(Dtype::F32);
+    let (_, clean, _) = traced(cpu(), &model, &Plan::default());
+    for defect in Defect::all().iter().filter(|d| matches!(d.fault, Fault::Legal(_))) {
+        let (_, logits, b) = traced(Defective::new(cpu(), defect), &model, &Plan::default());
+        assert!(b.hits() > 0, "{}", defect.id);
+        assert_ne!(clean.logits.to_bytes(), logits.logits.to_bytes(), "{}", defect.id);
+        assert_eq!(clean.argmax, logits.argmax, "{}", defect.id);
+    }
 }
 
 #[test]
