@@ -5,14 +5,19 @@
 //! and fixtures, which are crates of their own. The invariant: a gate passes only if it compared
 //! what it had to and its own planted fault turned it red in the same run.
 
+pub mod calibrate;
 pub mod checks;
 pub mod commands;
 pub mod compare;
 pub mod context;
 pub mod decor;
 pub mod engine;
+pub mod forced;
 pub mod heap;
+pub mod kill;
 pub mod limits;
 pub mod manifest;
+pub mod probe;
 pub mod runner;
 pub mod sites;
+pub mod stats;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Why the limits cannot be used.
@@ -46,7 +46,7 @@ pub enum LimitError {
 }
 
 /// A limit.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limit {
     /// The largest value that passes.
@@ -60,7 +60,7 @@ pub struct Limit {
 }
 
 /// All limits, by name.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(transparent)]
 pub struct Limits(BTreeMap<String, Limit>);
 
@@ -89,6 +89,24 @@ impl Limits {
     /// A name that is not in the file.
     pub fn get(&self, name: &str) -> Result<&Limit, LimitError> {
         self.0.get(name).ok_or_else(|| LimitError::Unknown { name: name.to_owned() })
+    }
+
+    /// The same with a limit set; for calibration, which is the only one to set any.
+    #[must_use]
+    pub fn with(mut self, name: &str, limit: Limit) -> Self {
+        self.0.insert(name.to_owned(), limit);
+        self
+    }
+
+    /// All limits, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Limit)> {
+        self.0.iter().map(|(name, limit)| (name.as_str(), limit))
+    }
+
+    /// The file's text.
+    pub fn to_json(&self) -> String {
+        let text = serde_json::to_string_pretty(self);
+        text.expect("limits are finite numbers and strings") + "\n"
     }
 
     /// What a gate without a named limit allows: no difference at all.

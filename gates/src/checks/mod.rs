@@ -20,6 +20,7 @@ pub mod readme;
 pub mod rmsnorm;
 mod rounded;
 pub mod running;
+pub mod teacher;
 pub mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -32,8 +33,10 @@ use samebits_oracle::OracleError;
 use samebits_reports::{Divergence, PathProof};
 use thiserror::Error;
 
+use crate::calibrate::CalibrateError;
 use crate::compare::Comparison;
 use crate::context::Context;
+use crate::limits::LimitError;
 use crate::manifest::{Check, Gate, Plant};
 
 /// Why a check could not be made.
@@ -66,6 +69,12 @@ pub enum CheckError {
     /// A fault that is not in the catalogue.
     #[error(transparent)]
     Defect(#[from] DefectError),
+    /// An ensemble that proves its setup wrong.
+    #[error(transparent)]
+    Calibrate(#[from] CalibrateError),
+    /// A limit that is not there.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
     /// A report that cannot be read.
     #[error(transparent)]
     Report(#[from] samebits_reports::Error),
@@ -228,6 +237,7 @@ pub fn prepare<'c>(gate: &'c Gate, ctx: &'c Context) -> Result<Measure<'c>, Chec
             ideal::prepare(ctx, &ideal::Case { source: model, dtype, prompts, statistic })
         }
         Check::Rounded { model, dtype, prompt } => rounded::prepare(ctx, model, *dtype, *prompt),
+        Check::TeacherForced { probe } => teacher::prepare(ctx, probe),
         Check::Rmsnorm { dtype } => rmsnorm::prepare(ctx, *dtype),
         Check::Order { dtype } => probes::trees(ctx, *dtype),
         Check::Poison { model, dtype, long, short } => {

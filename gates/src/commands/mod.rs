@@ -4,7 +4,9 @@
 //! closed pipe ends quietly.
 
 mod answer;
+mod calibrate;
 mod golden;
+mod kill;
 mod list;
 mod readme;
 mod replay;
@@ -51,6 +53,10 @@ enum Command {
     Replay(replay::Args),
     /// Rewrite the exact values that gates compare with, computed by the reference.
     Golden(golden::Args),
+    /// Make the limits of designed runs from ensembles of legal orders of summation.
+    Calibrate(calibrate::Args),
+    /// Plant every defect of the catalogue and say which gates catch it.
+    Kill(kill::Args),
     /// Answer with hashes, for the determinism gates.
     #[command(hide = true)]
     Answer(answer::Args),
@@ -114,6 +120,8 @@ pub fn dispatch(cli: Cli) -> ExitCode {
         Command::Tidy => tidy::command(&mut out),
         Command::Replay(args) => replay::command(&args),
         Command::Golden(args) => golden::command(&args, &mut out),
+        Command::Calibrate(args) => calibrate::command(&args, &mut out),
+        Command::Kill(args) => kill::command(&args, &mut out),
         Command::Answer(args) => answer::command(&args, &mut out),
         Command::Steps(args) => steps::command(&args, &mut out),
     };

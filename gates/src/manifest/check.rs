@@ -4,6 +4,8 @@ use samebits::contract::{Dtype, Order};
 use samebits_fixtures::Spec;
 use serde::Deserialize;
 
+use crate::probe::Probe;
+
 /// Where a checkpoint comes from.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -133,6 +135,11 @@ pub enum Check {
         dtype: Dtype,
         /// Ids of the prompt.
         prompt: usize,
+    },
+    /// Each op of a designed run on the run's own inputs, against calibrated limits.
+    TeacherForced {
+        /// The run.
+        probe: Probe,
     },
     /// Exact values of RMSNorm over an amplitude ladder.
     Rmsnorm {

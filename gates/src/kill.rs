@@ -1,0 +1,170 @@
+//! The kill matrix: every defect of the catalogue against every gate that can carry one.
+//!
+//! Here: outcomes, scores and their denominators. Absent: gates and faults themselves. The
+//! invariants: a gate that is red on the clean engine kills nothing; a fault that never acted is
+//! `not_reached`, never a survivor that nobody counts; an equivalent is measured again every time.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use samebits::contract::Order;
+use samebits_defects::Defect;
+use samebits_reports::{Cell, Killed, Matrix, Outcome as Fate, Score};
+
+use crate::checks::{CheckError, prepare};
+use crate::context::Context;
+use crate::manifest::{Check, Gate, Plant};
+
+/// Whether a gate holds for an engine of other bits: no bitwise, determinism or hash comparison.
+pub fn tolerant(check: &Check) -> bool {
+    matches!(
+        check,
+        Check::TeacherForced { .. }
+            | Check::Rounded { .. }
+            | Check::Ideal { .. }
+            | Check::Poison { .. }
+    )
+}
+
+/// Whether a gate can carry a defect of the catalogue and is quick enough to do so often.
+pub fn carries(check: &Check) -> bool {
+    use crate::manifest::Source;
+    let quick = |source: &Source| matches!(source, Source::Embedded | Source::Spec(_));
+    match check {
+        Check::TeacherForced { .. } | Check::Rmsnorm { .. } => true,
+        // One order is enough: the other differs in sums only.
+        Check::Contract { model: Source::Embedded, order, .. } => *order == Order::Invariant,
+        Check::Invariance { model, variant, .. } => {
+            use crate::manifest::Variant;
+            quick(model) && matches!(variant, Variant::Cached(_) | Variant::Batch(_))
+        }
+        Check::Poison { .. } => true,
+        Check::Ideal { model, .. } => matches!(model, Source::Narrow(_)),
+        Check::Determinism { .. } => true,
+        _ => false,
+    }
+}
+
+/// What one gate says of one defect.
+fn cell(measure: &mut crate::checks::Measure<'_>, limit: f64, defect: &Defect) -> Cell {
+    let plant = Plant::Defect(defect.id.clone());
+    let said = catch_unwind(AssertUnwindSafe(|| measure(Some(&plant))));
+    match said {
+        Err(_) => Cell::crash(),
+        Ok(Err(_)) => Cell::unviable(),
+        Ok(Ok(outcome)) if outcome.hits == Some(0) => Cell::not_reached(),
+        Ok(Ok(outcome)) => {
+            let red = outcome.measured.is_nan() || outcome.measured > limit;
+            let op = outcome.first.map(|first| match first.layer {
+                Some(layer) => format!("layers.{layer}.{}", first.op),
+                None => first.op,
+            });
+            Cell::measured(red, outcome.statistic, outcome.measured / limit.max(1.0), op)
+        }
+    }
+}
+
+/// One gate's column.
+pub struct Column {
+    /// The gate.
+    pub gate: String,
+    /// Its kind's name.
+    pub kind: String,
+    /// Whether it holds for engines of other bits.
+    pub tolerant: bool,
+    /// Whether the clean engine passed it.
+    pub green: bool,
+    /// What it says of each defect.
+    pub cells: BTreeMap<String, Cell>,
+}
+
+/// Measures a gate clean, then with every defect.
+///
+/// # Errors
+/// Reference material or a limit that cannot be had.
+pub fn column(ctx: &Context, gate: &Gate, defects: &[&Defect]) -> Result<Column, CheckError> {
+    let limit = match &gate.limit {
+        Some(name) => ctx.limits.get(name)?.value,
+        None => crate::limits::Limits::none(),
+    };
+    let mut measure = prepare(gate, ctx)?;
+    let clean = measure(None)?;
+    let sound = clean.compared == clean.expected && clean.alarm.is_none();
+    let green = sound && clean.measured <= limit;
+    let mut cells = BTreeMap::new();
+    // Fresh processes are dear: they are asked about what only they can see.
+    let dear = matches!(gate.check, Check::Determinism { .. });
+    for defect in defects {
+        let asked = !dear || defect.gates.iter().any(|kind| kind == gate.kind.name());
+        if green && asked {
+            cells.insert(defect.id.clone(), cell(&mut measure, limit, defect));
+        }
+    }
+    let (id, kind) = (gate.id.clone(), gate.kind.name().to_owned());
+    Ok(Column { gate: id, kind, tolerant: tolerant(&gate.check), green, cells })
+}
+
+/// What became of a defect, judged by the columns that `counts` lets count.
+fn fate(defect: &Defect, columns: &[Column], counts: impl Fn(&Column) -> bool) -> Killed {
+    let cells = || columns.iter().filter_map(|c| Some((c, c.cells.get(&defect.id)?)));
+    let reached = cells().any(|(_, cell)| cell.reached());
+    let viable = cells().any(|(_, cell)| !cell.is_unviable());
+    let red: Vec<&Column> =
+        cells().filter(|(c, cell)| counts(c) && cell.red()).map(|(c, _)| c).collect();
+    let different = cells().any(|(_, cell)| cell.red());
+    let fate = if !viable {
+        Fate::Unviable
+    } else if !reached {
+        Fate::NotReached
+    } else if defect.gates.is_empty() && !different {
+        Fate::Equivalent
+    } else if red.is_empty() {
+        Fate::Missed
+    } else {
+        Fate::Caught
+    };
+    let designated = red.iter().any(|c| defect.gates.contains(&c.kind));
+    let by = red.iter().map(|c| c.gate.clone()).collect();
+    Killed { fate, designated, by }
+}
+
+/// The matrix of all columns.
+pub fn matrix(defects: &[&Defect], columns: Vec<Column>, wall: Instant) -> Matrix {
+    let faults = || defects.iter().filter(|d| d.class > 0);
+    let score = |counts: &dyn Fn(&Column) -> bool, of: &dyn Fn(&Defect) -> bool| {
+        let mut score = Score::default();
+        for defect in faults().filter(|d| of(d)) {
+            score.count(&fate(defect, &columns, counts));
+        }
+        score
+    };
+    let all = |_: &Column| true;
+    let tolerance = |c: &Column| c.tolerant;
+    let within = |d: &Defect| !d.beyond_tolerance;
+    let mut matrix = Matrix::new(wall.elapsed().as_secs_f64());
+    matrix.all = score(&all, &|_| true);
+    matrix.tolerance = score(&tolerance, &within);
+    matrix.held_out = score(&tolerance, &|d| within(d) && d.held_out());
+    matrix.designed = score(&tolerance, &|d| within(d) && !d.held_out());
+    for defect in defects {
+        let judged = fate(defect, &columns, tolerance);
+        let any = fate(defect, &columns, all);
+        if defect.is_legal() {
+            matrix.legal += 1;
+            matrix
+                .false_alarms
+                .extend(judged.by.iter().map(|gate| format!("{}: {gate}", defect.id)));
+        }
+        let cells =
+            columns.iter().filter_map(|c| Some((c.gate.clone(), c.cells.get(&defect.id)?.clone())));
+        matrix.add(
+            (&defect.id, defect.class, &defect.strength, defect.beyond_tolerance),
+            (any, judged),
+            cells.collect(),
+        );
+    }
+    matrix.red_baseline = columns.iter().filter(|c| !c.green).map(|c| c.gate.clone()).collect();
+    matrix.gates = columns.iter().map(|c| (c.gate.clone(), c.tolerant)).collect();
+    matrix
+}

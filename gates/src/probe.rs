@@ -1,0 +1,447 @@
+//! Designed runs: a checkpoint, a warm cache and a prompt in pieces, made so that faults show.
+//!
+//! Here: what a probe is, how it runs, and the statistics of every site on the run's own inputs.
+//! Absent: limits. The invariant: amplitudes are powers of two, so that a designed weight is as
+//! exact as the drawn one, and everything follows from the seed.
+
+use std::collections::BTreeMap;
+
+use samebits::contract::{Dtype, Order};
+use samebits::cpu::{Cpu, CpuMem, Kernels};
+use samebits::model::{DEFAULT_CHUNK, Kept, Limits, Model, State, Step, feed, forward};
+use samebits::op::Backend;
+use samebits::tensor::Tensor;
+use samebits::trace::{Tap, Traced};
+use samebits_defects::{Defect, Defective};
+use samebits_fixtures::{Spec, container, prompt_ids, synthetic};
+use samebits_oracle::ops::Tables;
+use samebits_oracle::{self as oracle, Arithmetic, Ideal, Rounded};
+use serde::Deserialize;
+use tempfile::TempDir;
+
+use crate::checks::CheckError;
+use crate::context::Context;
+use crate::forced::{Forced, KEPT, Past};
+use crate::sites::{Bits, Dims, Sites, keyed, op_of, oracle_dtype, rank};
+use crate::stats::{Residual, ulp};
+
+/// A designed run.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Probe {
+    /// The checkpoint's shape.
+    pub spec: Spec,
+    /// The run's dtype.
+    pub dtype: Dtype,
+    /// The residual stream is scaled by 2 to this.
+    #[serde(default)]
+    pub amplitude: i32,
+    /// Weights of `q_norm` are scaled by 2 to this.
+    #[serde(default)]
+    pub sharpness: i32,
+    /// Positions in the cache before the first row.
+    #[serde(default)]
+    pub past: usize,
+    /// Rows of each forward.
+    pub pieces: Vec<usize>,
+    /// Sequences.
+    pub batch: usize,
+    /// Only the last row of each forward has logits.
+    #[serde(default)]
+    pub last: bool,
+    /// Ops that are judged; all where empty.
+    #[serde(default)]
+    pub ops: Vec<String>,
+}
+
+/// A probe with its checkpoint in both readers' hands.
+pub struct Stage {
+    probe: Probe,
+    model: Model<CpuMem>,
+    reference: oracle::Model,
+    tables: Tables,
+    _folder: TempDir,
+}
+
+/// What a probe's run left.
+pub struct Ran {
+    /// Ids of each sequence.
+    pub ids: Vec<Vec<u32>>,
+    /// What the cache of each sequence held before.
+    pub past: Vec<Past>,
+    /// Taps of each sequence.
+    pub sequences: Vec<Sites>,
+    /// Argmax of every row of each sequence.
+    pub argmax: Vec<Vec<u32>>,
+    /// Ops at which a planted fault acted.
+    pub hits: u64,
+}
+
+/// What one site measures.
+#[derive(Clone, Debug)]
+pub struct SiteResidual {
+    /// Its name.
+    pub site: String,
+    /// Which sequence.
+    pub sequence: usize,
+    /// Its statistics.
+    pub residual: Residual,
+    /// Value wanted at the worst element.
+    pub want: f64,
+    /// Value there.
+    pub got: f64,
+}
+
+/// The group of ops whose errors follow one law.
+pub fn family(op: &str) -> &'static str {
+    match op {
+        "input_layernorm" | "post_attention_layernorm" | "norm" | "q_norm" | "k_norm" => "norm",
+        "q_rope" | "k_rope" => "rope",
+        "scores" => "scores",
+        "probs" => "probs",
+        "mix" => "mix",
+        "silu" => "silu",
+        "embed_tokens" | "k_cache" | "v_cache" | "attn_residual" | "mlp_residual" | "mul" => {
+            "exact"
+        }
+        _ => "linear",
+    }
+}
+
+/// Elements of the probes' taps that are scaled, by the end of a tensor's name.
+fn scaled(probe: &Probe, name: &str) -> i32 {
+    match name.trim_end_matches(".weight").rsplit('.').next() {
+        Some("embed_tokens" | "o_proj" | "down_proj") => probe.amplitude,
+        Some("q_norm") => probe.sharpness,
+        _ => 0,
+    }
+}
+
+impl Stage {
+    /// Builds the probe's checkpoint and reads it twice.
+    ///
+    /// # Errors
+    /// A checkpoint that cannot be written or read.
+    pub fn new(probe: &Probe, seed: u64) -> Result<Self, CheckError> {
+        let folder = tempfile::tempdir().map_err(CheckError::io(&std::env::temp_dir()))?;
+        synthetic(&probe.spec, seed, folder.path())?;
+        container::edit_tensors(&folder.path().join("model.safetensors"), |container| {
+            for entry in &mut container.entries {
+                let factor = 2f32.powi(scaled(probe, &entry.name));
+                for element in entry.bytes.chunks_exact_mut(2) {
+                    let bits = u16::from_le_bytes([element[0], element[1]]);
+                    let value = half::bf16::from_bits(bits).to_f32() * factor;
+                    element.copy_from_slice(&half::bf16::from_f32(value).to_bits().to_le_bytes());
+                }
+            }
+        })?;
+        let checkpoint =
+            samebits::checkpoint::Checkpoint::open_as(folder.path(), Some(probe.dtype))?;
+        let mut cpu = Cpu::new(Kernels::best(), Order::Invariant);
+        let model = Model::load(&mut cpu, &checkpoint)?;
+        let reference = oracle::Model::load(folder.path())?;
+        let rounded = Rounded { dtype: oracle_dtype(probe.dtype) };
+        let config = reference.config();
+        let positions = probe.past + probe.pieces.iter().sum::<usize>();
+        let tables = rounded.rotary(config.theta, config.head_dim, positions);
+        Ok(Self { probe: probe.clone(), model, reference, tables, _folder: folder })
+    }
+
+    /// Sizes of the model.
+    pub fn dims(&self) -> Dims {
+        Dims::of(self.reference.config())
+    }
+
+    /// Elements that a run must compare.
+    pub fn expected(&self) -> u64 {
+        let (dims, rows) = (self.dims(), self.rows());
+        let keys = self.probe.past + rows;
+        let all = self.probe.ops.is_empty();
+        let judged = |op: &str| all || self.probe.ops.iter().any(|o| o == op);
+        let layer = crate::sites::LAYER_OPS.iter().filter(|op| judged(op));
+        let layer: usize = layer.map(|op| dims.width(op, keys)).sum();
+        let around = ["embed_tokens", "norm"].iter().filter(|op| judged(op));
+        let around: usize = around.map(|op| dims.width(op, keys)).sum();
+        let head = if judged("lm_head") { dims.vocab } else { 0 };
+        let kept = self.kept() * (head + usize::from(judged("argmax")));
+        (self.probe.batch * (rows * (dims.layers * layer + around) + kept)) as u64
+    }
+
+    /// Rows of a sequence that have logits.
+    pub fn kept(&self) -> usize {
+        if self.probe.last { self.probe.pieces.len() } else { self.rows() }
+    }
+
+    fn rows(&self) -> usize {
+        self.probe.pieces.iter().sum()
+    }
+
+    /// Runs the probe with inputs of `seed` and perhaps a planted fault.
+    ///
+    /// # Errors
+    /// What the engine answered.
+    pub fn run(&self, seed: u64, defect: &Defect) -> Result<Ran, CheckError> {
+        let (probe, dims, rows) = (&self.probe, self.dims(), self.rows());
+        let draw = |i: usize| prompt_ids(seed.wrapping_add(i as u64), dims.vocab, rows);
+        let ids: Vec<Vec<u32>> = (0..probe.batch).map(draw).collect();
+        let mut b = Traced::new(
+            Defective::new(Cpu::new(Kernels::best(), Order::Invariant), defect),
+            probe.batch,
+        );
+        let most = probe.pieces.iter().copied().max().expect("a probe has pieces");
+        let (positions, chunk) = (probe.past + rows, DEFAULT_CHUNK.min(most));
+        let limits = Limits { batch: probe.batch, positions, rows: most, logit_rows: most, chunk };
+        let mut state = State::new(&mut b, &self.model, limits, None);
+        let past = self.warm(&mut b, &mut state, seed);
+        let mut argmax = vec![Vec::new(); probe.batch];
+        for piece in &probe.pieces {
+            let at = state.len - probe.past;
+            let fed: Vec<&[u32]> = ids.iter().map(|ids| &ids[at..at + piece]).collect();
+            let (kept, each) = if probe.last { (Kept::Last, 1) } else { (Kept::All, *piece) };
+            feed(&mut b, &mut state, &fed, kept);
+            let step = Step { rows: *piece, kept: each * probe.batch };
+            forward(&mut b, &self.model, &mut state, step)?;
+            let found = b.mem().read_ints(&state.argmax, each * probe.batch);
+            for (all, new) in argmax.iter_mut().zip(found.chunks(each)) {
+                all.extend_from_slice(new);
+            }
+        }
+        let (taps, defective) = b.finish();
+        let sequences = (0..probe.batch).map(|i| self.sequence(&taps, i)).collect();
+        Ok(Ran { ids, past, sequences, argmax, hits: defective.hits() })
+    }
+
+    /// Fills the caches with drawn keys and values.
+    fn warm<B: Backend<M = CpuMem>>(
+        &self,
+        b: &mut B,
+        state: &mut State<CpuMem>,
+        seed: u64,
+    ) -> Vec<Past> {
+        let (dims, past, dtype) = (self.dims(), self.probe.past, self.probe.dtype);
+        let (kv, dim) = (dims.kv_heads, dims.head_dim);
+        let mut all = vec![Past { len: past, ..Past::default() }; self.probe.batch];
+        if past == 0 {
+            return all;
+        }
+        for layer in 0..dims.layers {
+            for (i, sequence) in all.iter_mut().enumerate() {
+                for keys in [true, false] {
+                    let stream = (layer * self.probe.batch + i) * 2 + usize::from(keys);
+                    let drawn = bell(seed, stream as u64, past * kv * dim);
+                    let drawn = Tensor::from_f32(dtype, &drawn); // [kv, past, dim]
+                    let cache = &mut state.kv[layer];
+                    let capacity = cache.capacity;
+                    let act = if keys { &mut cache.k } else { &mut cache.v };
+                    let mut values = vec![0.0; past * kv * dim]; // [past, kv, dim]
+                    for head in 0..kv {
+                        let one = drawn.slice(head * past * dim, past * dim);
+                        b.mem().write(act, (i * kv + head) * capacity * dim, &one);
+                        for at in 0..past * dim {
+                            values[(at / dim * kv + head) * dim + at % dim] =
+                                f64::from(one.get(at));
+                        }
+                    }
+                    if keys { &mut sequence.keys } else { &mut sequence.values }.push(values);
+                }
+            }
+        }
+        state.len = past;
+        all
+    }
+
+    fn sequence(&self, taps: &BTreeMap<String, Tap>, i: usize) -> Sites {
+        let (dims, rows) = (self.dims(), self.rows());
+        let keys = self.probe.past + rows;
+        let shaped = |(name, tap): (&String, &Tap)| {
+            let mut bits = Bits::of_tap(tap);
+            let each = bits.bits.len() / self.probe.batch;
+            bits.bits = bits.bits[i * each..][..each].to_vec();
+            let rows = if name == "lm_head" { self.kept() } else { rows };
+            (name.clone(), bits.reshaped(&dims.shape(op_of(name), rows, keys)))
+        };
+        taps.iter().filter(|(name, _)| rank(name).is_some()).map(shaped).collect()
+    }
+
+    /// Terms of an op's sums: what decides its size class.
+    pub fn terms(&self, op: &str) -> usize {
+        let d = self.dims();
+        match op {
+            "q_norm" | "k_norm" | "scores" => d.head_dim,
+            "probs" | "mix" => self.probe.past + self.rows(),
+            "o_proj" => d.heads * d.head_dim,
+            "down_proj" => d.intermediate,
+            _ => d.hidden,
+        }
+    }
+
+    /// The dtype of the run.
+    pub fn dtype(&self) -> Dtype {
+        self.probe.dtype
+    }
+
+    /// Measures every judged site of a run, in the order of the names.
+    ///
+    /// `units` gives, by op, the f32 errors that are legal in units of u times the terms' sizes.
+    pub fn measure(&self, ran: &Ran, units: &dyn Fn(&str) -> f64) -> Vec<SiteResidual> {
+        let mut all = Vec::new();
+        for (sequence, sites) in ran.sequences.iter().enumerate() {
+            let mut values: BTreeMap<String, Vec<f64>> =
+                sites.iter().map(|(name, bits)| (name.clone(), bits.values())).collect();
+            if self.probe.last {
+                let kept = self.last_rows(&values["norm"]);
+                values.insert(KEPT.to_owned(), kept);
+            }
+            let rounded = Rounded { dtype: oracle_dtype(self.probe.dtype) };
+            let forced = |arithmetic| Forced {
+                arithmetic,
+                model: &self.reference,
+                values: &values,
+                ids: &ran.ids[sequence],
+                tables: &self.tables,
+                past: &ran.past[sequence],
+            };
+            let (exact, rounded) = (forced(&Ideal as &dyn Arithmetic), forced(&rounded));
+            for name in crate::compare::in_order(sites) {
+                let op = op_of(name);
+                if !self.probe.ops.is_empty() && !self.probe.ops.iter().any(|o| o == op) {
+                    continue;
+                }
+                let got = &values[name];
+                let (residual, want) = self.site(&exact, &rounded, (name, got), units(op));
+                let (want, got) = (want.get(residual.worst), got.get(residual.worst).copied());
+                all.push(SiteResidual {
+                    site: name.clone(),
+                    sequence,
+                    residual,
+                    want: want.copied().unwrap_or(f64::NAN),
+                    got: got.unwrap_or(f64::NAN),
+                });
+            }
+        }
+        all
+    }
+
+    /// The last row of each forward.
+    fn last_rows(&self, norm: &[f64]) -> Vec<f64> {
+        let (hidden, mut end) = (self.dims().hidden, 0);
+        let mut kept = Vec::new();
+        for piece in &self.probe.pieces {
+            end += piece;
+            kept.extend_from_slice(&norm[(end - 1) * hidden..end * hidden]);
+        }
+        kept
+    }
+
+    /// The statistics of a site, and what was expected of it.
+    fn site(
+        &self,
+        exact: &Forced<'_>,
+        rounded: &Forced<'_>,
+        (name, got): (&str, &[f64]),
+        legal: f64,
+    ) -> (Residual, Vec<f64>) {
+        let (dtype, op) = (self.probe.dtype, op_of(name));
+        let u = f64::from(f32::EPSILON) / 2.0;
+        let least = f64::from(f32::MIN_POSITIVE);
+        let sizes = || {
+            let out = exact.site(name);
+            let terms = exact.terms(name, &out.values).or(out.magnitude);
+            let y = out.values;
+            let terms = terms.unwrap_or_else(|| y.iter().map(|y| y.abs()).collect());
+            terms.iter().zip(&y).map(|(a, y)| a.max(y.abs())).collect::<Vec<f64>>()
+        };
+        let hidden = |i: usize| keyed(name) && self.hidden(i);
+        if family(op) == "exact" {
+            let want = rounded.site(name).values;
+            return (Residual::of(got, &want, |i| ulp(dtype, want[i])), want);
+        }
+        match dtype {
+            Dtype::Bf16 => {
+                let want = rounded.site(name).values;
+                let far = |i: usize| (got[i] - want[i]).abs() > ulp(dtype, want[i]);
+                let sizes = if (0..got.len()).any(far) { sizes() } else { Vec::new() };
+                let unit = |i: usize| {
+                    let terms = sizes.get(i).map_or(0.0, |a| legal * u * a);
+                    if hidden(i) { least } else { ulp(dtype, want[i]) + terms }
+                };
+                (Residual::of(got, &want, unit), want)
+            }
+            Dtype::F32 => {
+                let mut want = exact.site(name).values;
+                if op == "scores" {
+                    let masked = rounded.arithmetic.masked();
+                    (0..want.len()).filter(|i| hidden(*i)).for_each(|i| want[i] = masked);
+                }
+                let sizes = sizes();
+                let unit = |i: usize| if hidden(i) { least } else { u * sizes[i].max(least) };
+                (Residual::of(got, &want, unit), want)
+            }
+        }
+    }
+
+    /// Whether an element of scores or probabilities belongs to a key that its row does not see.
+    fn hidden(&self, i: usize) -> bool {
+        let (rows, keys) = (self.rows(), self.probe.past + self.rows());
+        i % keys > self.probe.past + i / keys % rows
+    }
+
+    /// Rows whose argmax is not the lowest index of their largest logit.
+    pub fn wrong_argmax(&self, ran: &Ran) -> Vec<(usize, usize)> {
+        let vocab = self.dims().vocab;
+        let mut wrong = Vec::new();
+        for (sequence, sites) in ran.sequences.iter().enumerate() {
+            let logits = sites["lm_head"].values();
+            for (row, logits) in logits.chunks(vocab).enumerate() {
+                let best = (0..vocab).fold(0, |b, i| if logits[i] > logits[b] { i } else { b });
+                let nan = logits.iter().any(|x| x.is_nan());
+                let want = if nan { u32::MAX } else { best as u32 };
+                if ran.argmax[sequence][row] != want {
+                    wrong.push((sequence, row));
+                }
+            }
+        }
+        wrong
+    }
+}
+
+/// The seed of a probe's checkpoint.
+pub const MODEL_SEED: u64 = 1;
+
+/// The units in which a run of `ctx` judges bf16: legal f32 errors by op.
+pub fn legal_units<'a>(ctx: &'a Context, stage: &'a Stage) -> impl Fn(&str) -> f64 + 'a {
+    move |op| {
+        let name = limit_name(op, Dtype::F32, stage.terms(op));
+        ctx.limits.get(&name).map_or(0.0, |limit| limit.value)
+    }
+}
+
+/// The name of a limit of an op's largest error.
+pub fn limit_name(op: &str, dtype: Dtype, terms: usize) -> String {
+    format!("legal-{}-{}-{}-max", family(op), dtype.name(), size_class(terms))
+}
+
+/// The name of a limit of an op's misround rate.
+pub fn rate_name(op: &str, terms: usize) -> String {
+    format!("legal-{}-bf16-{}-rate", family(op), size_class(terms))
+}
+
+/// Size classes of sums, by a power of two of their terms.
+pub fn size_class(terms: usize) -> &'static str {
+    const LONG: u32 = 8;
+    if terms.next_power_of_two().ilog2() <= LONG { "short" } else { "long" }
+}
+
+/// `n` numbers of about a normal distribution, from a counter.
+fn bell(seed: u64, stream: u64, n: usize) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0xD134_2543_DE82_EF95).wrapping_add(stream << 40);
+    let mut draw = || {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((z ^ (z >> 31)) >> 40) as f32 / (1u64 << 24) as f32 - 0.5
+    };
+    // Twelve uniform numbers have a variance of 1.
+    (0..n).map(|_| (0..12).map(|_| draw()).sum()).collect()
+}
