@@ -73,11 +73,7 @@ impl<B: Backend> Defective<B> {
                 true
             }
             Fault::FlipBit { bit, element } => flip(b, site, op, (*bit, *element)),
-            Fault::Norm { form: Norm::Eps(eps) } => altered::eps(b, site, op, *eps),
-            Fault::Norm { form: Norm::EpsOutside } => host::wrong_root(b, op, false),
-            Fault::Norm { form: Norm::Sum } => host::wrong_root(b, op, true),
-            Fault::Norm { form: Norm::CastOrder } => altered::cast_order(b, site, op),
-            Fault::Norm { form: Norm::OnePlusWeight } => altered::one_plus_weight(b, site, op),
+            Fault::Norm { form } => norm(b, site, op, *form),
             Fault::Scale { form } => altered::scale(b, site, op, *form),
             Fault::MaskEdge { keys } => altered::mask_edge(b, site, op, Some(*keys)),
             Fault::TopLeft => altered::mask_edge(b, site, op, None),
@@ -227,6 +223,17 @@ fn merge<B: Backend>(b: &mut B, op: &mut Op<'_, B::M>, (right, reach): (&[Tensor
         let len = right.len();
         let merged = altered::gather(&both, |i| if i < len && within(i) { len + i } else { i });
         part.write(b.mem(), act, &merged.slice(0, len));
+    }
+}
+
+/// A norm gone wrong.
+fn norm<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>, form: Norm) -> bool {
+    match form {
+        Norm::Eps(eps) => altered::eps(b, site, op, eps),
+        Norm::EpsOutside => host::wrong_root(b, op, false),
+        Norm::Sum => host::wrong_root(b, op, true),
+        Norm::CastOrder => altered::cast_order(b, site, op),
+        Norm::OnePlusWeight => altered::one_plus_weight(b, site, op),
     }
 }
 

@@ -16,6 +16,7 @@ pub mod forced;
 pub mod heap;
 pub mod kill;
 pub mod limits;
+pub mod localize;
 pub mod manifest;
 pub mod probe;
 pub mod runner;

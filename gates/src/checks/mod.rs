@@ -13,6 +13,7 @@ mod hashes;
 mod ideal;
 mod invariance;
 pub mod kernels;
+mod named;
 pub mod order;
 mod poison;
 mod probes;
@@ -37,7 +38,7 @@ use crate::calibrate::CalibrateError;
 use crate::compare::Comparison;
 use crate::context::Context;
 use crate::limits::LimitError;
-use crate::manifest::{Check, Gate, Plant};
+use crate::manifest::{Check, Gate, ManifestError, Plant};
 
 /// Why a check could not be made.
 #[derive(Debug, Error)]
@@ -72,6 +73,9 @@ pub enum CheckError {
     /// An ensemble that proves its setup wrong.
     #[error(transparent)]
     Calibrate(#[from] CalibrateError),
+    /// A manifest.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
     /// A limit that is not there.
     #[error(transparent)]
     Limit(#[from] LimitError),
@@ -237,6 +241,7 @@ pub fn prepare<'c>(gate: &'c Gate, ctx: &'c Context) -> Result<Measure<'c>, Chec
             ideal::prepare(ctx, &ideal::Case { source: model, dtype, prompts, statistic })
         }
         Check::Rounded { model, dtype, prompt } => rounded::prepare(ctx, model, *dtype, *prompt),
+        Check::Localize => named::prepare(ctx),
         Check::TeacherForced { probe } => teacher::prepare(ctx, probe),
         Check::Rmsnorm { dtype } => rmsnorm::prepare(ctx, *dtype),
         Check::Order { dtype } => probes::trees(ctx, *dtype),

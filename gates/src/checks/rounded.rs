@@ -73,7 +73,7 @@ pub fn prepare<'c>(
     let ids = prompt_ids(ctx.seed, dims.vocab, prompt);
     let expected = dims.elements(prompt, prompt);
     let rounded = Rounded { dtype: oracle_dtype(dtype) };
-    let config = reference.config();
+    let (config, past) = (reference.config(), Past::default());
     let tables = rounded.rotary(config.theta, config.head_dim, prompt);
     Ok(Box::new(move |plant| {
         let keep = folder.path();
@@ -81,7 +81,6 @@ pub fn prepare<'c>(
         let traces = trace(&model, &setup, std::slice::from_ref(&ids), plant)?;
         let sites: &Sites = &traces.sequences[0];
         let values = sites.iter().map(|(name, bits)| (name.clone(), bits.values())).collect();
-        let past = Past::default();
         let arithmetic: &dyn Arithmetic = if dtype == Dtype::Bf16 { &rounded } else { &Ideal };
         let forced = Forced {
             arithmetic,

@@ -8,6 +8,7 @@ mod calibrate;
 mod golden;
 mod kill;
 mod list;
+mod localize;
 mod readme;
 mod replay;
 mod report;
@@ -57,6 +58,8 @@ enum Command {
     Calibrate(calibrate::Args),
     /// Plant every defect of the catalogue and say which gates catch it.
     Kill(kill::Args),
+    /// Say where two traces part: the first op, and the smallest place in it.
+    Localize(localize::Args),
     /// Answer with hashes, for the determinism gates.
     #[command(hide = true)]
     Answer(answer::Args),
@@ -86,6 +89,9 @@ pub enum Failure {
     /// A check.
     #[error(transparent)]
     Check(#[from] CheckError),
+    /// Two traces that cannot be told apart.
+    #[error(transparent)]
+    Localize(#[from] crate::localize::LocalizeError),
     /// A checkpoint.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
@@ -122,6 +128,7 @@ pub fn dispatch(cli: Cli) -> ExitCode {
         Command::Golden(args) => golden::command(&args, &mut out),
         Command::Calibrate(args) => calibrate::command(&args, &mut out),
         Command::Kill(args) => kill::command(&args, &mut out),
+        Command::Localize(args) => localize::command(&args, &mut out),
         Command::Answer(args) => answer::command(&args, &mut out),
         Command::Steps(args) => steps::command(&args, &mut out),
     };

@@ -136,6 +136,8 @@ pub enum Check {
         /// Ids of the prompt.
         prompt: usize,
     },
+    /// The op that the localiser names first for each defect of the catalogue.
+    Localize,
     /// Each op of a designed run on the run's own inputs, against calibrated limits.
     TeacherForced {
         /// The run.
