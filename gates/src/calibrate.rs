@@ -177,23 +177,13 @@ fn max_limits(limits: Limits, samples: &Samples, dtype: Dtype) -> Result<Limits,
     Ok(limits)
 }
 
-/// Rates of misrounding: the largest of any family, pooled over its runs.
+/// Rates of misrounding: the largest of any tensor. Misrounds of one tensor come together, where
+/// one sum serves a whole row, so that a rate pooled over tensors would be too small.
 fn rate_limits(mut limits: Limits, samples: &Samples) -> Limits {
     for (name, all) in samples {
-        let mut trees: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-        for sample in all {
-            let (count, of) = trees.entry(sample.tree).or_default();
-            (*count, *of) = (*count + sample.misrounds, *of + sample.elements);
-        }
-        let rates = trees.values().map(|(count, of)| *count as f64 / *of as f64);
-        let value = order_statistic(rates).unwrap_or(0.0);
-        let elements: u64 = all.iter().map(|s| s.elements).sum();
-        let provenance = format!(
-            "gates calibrate: the largest of {} families of legal orders, each pooled over its \
-             independent runs; {elements} elements of {} tensors in all",
-            trees.len(),
-            all.len()
-        );
+        let rate = |s: &Sample| s.misrounds as f64 / s.elements as f64;
+        let value = order_statistic(all.iter().map(rate)).unwrap_or(0.0);
+        let provenance = origin(all, leave_one_out(all, rate));
         let statistic = "share of elements that are not the rounded exact result".to_owned();
         let limit = Limit { value, statistic, dtype: "bf16".to_owned(), provenance };
         limits = limits.with(&rate_of(name), limit);

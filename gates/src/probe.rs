@@ -42,6 +42,9 @@ pub struct Probe {
     /// Weights of `q_norm` are scaled by 2 to this.
     #[serde(default)]
     pub sharpness: i32,
+    /// Weights of `gate_proj` are scaled by 2 to this.
+    #[serde(default)]
+    pub heat: i32,
     /// Positions in the cache before the first row.
     #[serde(default)]
     pub past: usize,
@@ -101,6 +104,7 @@ fn scaled(probe: &Probe, name: &str) -> i32 {
     match name.trim_end_matches(".weight").rsplit('.').next() {
         Some("embed_tokens" | "o_proj" | "down_proj") => probe.amplitude,
         Some("q_norm") => probe.sharpness,
+        Some("gate_proj") => probe.heat,
         _ => 0,
     }
 }
