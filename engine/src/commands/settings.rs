@@ -129,7 +129,7 @@ impl Settings {
     /// A refused checkpoint.
     pub fn open(&self, dir: Option<&Path>) -> Result<Checkpoint, Failure> {
         let checkpoint = match dir {
-            Some(dir) => Checkpoint::open_as(dir, self.dtype)?,
+            Some(dir) => Checkpoint::find(dir, self.dtype)?,
             None => Checkpoint::embedded_as(self.dtype)?,
         };
         self.check_ids(checkpoint.config())?;
@@ -162,7 +162,7 @@ impl Settings {
             }
         }
         let mut cpu = Cpu::new(self.kernels, self.order);
-        let model = self.pool.install(|| Model::load(&mut cpu, checkpoint))?;
+        let model = self.pool.install(|| Model::load(&mut cpu, checkpoint, self.order))?;
         Ok((cpu, model))
     }
 

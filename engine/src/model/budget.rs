@@ -1,7 +1,7 @@
 //! Memory of a run, computed before anything is made.
 
+use super::shape::Shape;
 use super::state::Limits;
-use super::weights::Shape;
 use crate::contract::Dtype;
 
 /// Bytes that a resident run needs, by purpose.

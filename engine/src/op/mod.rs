@@ -7,8 +7,8 @@
 mod memory;
 mod outs;
 
-pub use memory::{Fence, Kv, Layout, Mem, Memory, Rotary};
-pub use outs::{Out, Part, Written};
+pub use memory::{Fence, Gdn, Kv, Layout, Mem, Memory, Rotary};
+pub use outs::{CONV_STATE, Out, Part, STATE, Written};
 
 use std::fmt;
 
@@ -77,6 +77,38 @@ pub struct Heads {
     pub dim: usize,
 }
 
+/// Geometry of a gated delta net.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeltaHeads {
+    /// Query and key heads.
+    pub key: usize,
+    /// Value heads; value head `j` reads key head `j / (value / key)`.
+    pub value: usize,
+    /// Width of a query or key head.
+    pub key_dim: usize,
+    /// Width of a value head.
+    pub value_dim: usize,
+    /// Taps of the convolution.
+    pub kernel: usize,
+}
+
+impl DeltaHeads {
+    /// Width of all queries, and of all keys.
+    pub const fn keys(&self) -> usize {
+        self.key * self.key_dim
+    }
+
+    /// Width of all values.
+    pub const fn values(&self) -> usize {
+        self.value * self.value_dim
+    }
+
+    /// Channels of the convolution: queries, keys, values.
+    pub const fn channels(&self) -> usize {
+        2 * self.keys() + self.values()
+    }
+}
+
 /// Where an RMSNorm rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormForm {
@@ -84,6 +116,8 @@ pub enum NormForm {
     RoundThenScale,
     /// Multiply by the weight in f32, then round once.
     ScaleThenRound,
+    /// Multiply by one plus the weight in f32, then round once (Qwen3.5).
+    ZeroCentred,
 }
 
 /// What attention ops share: geometry, which query rows, and the device's view of the keys.
@@ -108,7 +142,7 @@ impl<M: Mem> Clone for Span<'_, M> {
 
 impl<M: Mem> Copy for Span<'_, M> {}
 
-/// One operation of a forward pass. Every float buffer is in the run's dtype.
+/// One operation of a forward pass. Every float buffer is in the run's dtype, unless it says f32.
 pub enum Op<'a, M: Mem> {
     /// `out[r] = table[ids[r]]`.
     Embed {
@@ -153,7 +187,8 @@ pub enum Op<'a, M: Mem> {
         /// Outputs in a row.
         width: usize,
     },
-    /// Rotary embedding in two halves: pairs `(i, i + dim / 2)`.
+    /// Rotary embedding in two halves: pairs `(i, i + rotary / 2)`. What lies beyond `rotary` in a
+    /// head passes through.
     Rope {
         /// `[rows, heads, dim]`
         out: &'a mut M::Act,
@@ -169,6 +204,8 @@ pub enum Op<'a, M: Mem> {
         heads: usize,
         /// Width of a head.
         dim: usize,
+        /// Width that is rotated; even, at most `dim`.
+        rotary: usize,
     },
     /// Writes the forward's keys and values at their positions of the cache.
     KvAppend {
@@ -227,6 +264,129 @@ pub enum Op<'a, M: Mem> {
         /// Rows of the forward.
         rows: usize,
         /// Elements in a row.
+        width: usize,
+    },
+    /// `out = 1 / (1 + exp(-x))`.
+    Sigmoid {
+        /// `[rows, width]`
+        out: &'a mut M::Act,
+        /// `[rows, width]`
+        x: &'a M::Act,
+        /// Rows of the forward.
+        rows: usize,
+        /// Elements in a row.
+        width: usize,
+    },
+    /// Takes each head's `[query | gate]` apart.
+    SplitGate {
+        /// `[rows, heads, dim]`
+        query: &'a mut M::Act,
+        /// `[rows, heads, dim]`
+        gate: &'a mut M::Act,
+        /// `[rows, heads, 2, dim]`
+        x: &'a M::Act,
+        /// Rows of the forward.
+        rows: usize,
+        /// Heads in a row.
+        heads: usize,
+        /// Width of a head.
+        dim: usize,
+    },
+    /// Causal convolution over time, a kernel for each channel: an f32 FMA chain over the taps, the
+    /// oldest first, rounded once. Moves the state on. A sequence at position 0 starts from zeros.
+    Conv {
+        /// `[batch * rows, channels]`
+        out: &'a mut M::Act,
+        /// The last inputs of each sequence, oldest first: `[batch, kernel, channels]`
+        state: &'a mut M::Act,
+        /// `[batch * rows, channels]`
+        x: &'a M::Act,
+        /// A vector `[channels * kernel]`: the taps of a channel side by side.
+        weight: &'a M::Weight,
+        /// `[batch * rows]`
+        positions: &'a M::Ints,
+        /// Sequences.
+        batch: usize,
+        /// New rows per sequence.
+        rows: usize,
+        /// Geometry.
+        heads: DeltaHeads,
+    },
+    /// `out = x / sqrt(sum of squares + 1e-6)` for each head, in f32.
+    L2Norm {
+        /// f32 `[rows, heads, dim]`
+        out: &'a mut M::Act,
+        /// `[rows, stride]`
+        x: &'a M::Act,
+        /// Element of a row where the first head begins.
+        first: usize,
+        /// Elements in a row.
+        stride: usize,
+        /// Rows of the forward.
+        rows: usize,
+        /// Heads in a row.
+        heads: usize,
+        /// Width of a head.
+        dim: usize,
+    },
+    /// `out = -exp(a_log) * softplus(a + dt_bias)`, in f32: the logarithm of each head's decay.
+    Decay {
+        /// f32 `[rows, heads]`
+        out: &'a mut M::Act,
+        /// `[rows, heads]`
+        a: &'a M::Act,
+        /// f32 `[heads]`
+        a_log: &'a M::Weight,
+        /// `[heads]`
+        dt_bias: &'a M::Weight,
+        /// Rows of the forward.
+        rows: usize,
+        /// Heads in a row.
+        heads: usize,
+    },
+    /// The gated delta rule at every position in turn, in f32: decay the state, predict from it,
+    /// write the error back, read. A sequence at position 0 starts from a state of zeros.
+    DeltaRule {
+        /// `[batch * rows, value heads, value_dim]`
+        out: &'a mut M::Act,
+        /// f32 `[batch, value heads, key_dim, value_dim]`
+        state: &'a mut M::Act,
+        /// f32 `[batch * rows, key heads, key_dim]`
+        q: &'a M::Act,
+        /// f32 `[batch * rows, key heads, key_dim]`
+        k: &'a M::Act,
+        /// `[batch * rows, channels]`: queries, keys, values; the values are read.
+        qkv: &'a M::Act,
+        /// f32 `[batch * rows, value heads]`
+        g: &'a M::Act,
+        /// `[batch * rows, value heads]`
+        beta: &'a M::Act,
+        /// `key_dim^-0.5`, which each query is multiplied by
+        scale: f32,
+        /// `[batch * rows]`
+        positions: &'a M::Ints,
+        /// Sequences.
+        batch: usize,
+        /// New rows per sequence.
+        rows: usize,
+        /// Geometry.
+        heads: DeltaHeads,
+    },
+    /// RMSNorm of each vector, rounded before and after the weight, times `silu(z)`.
+    GatedNorm {
+        /// `[rows, width]`
+        out: &'a mut M::Act,
+        /// `[rows, width]`
+        x: &'a M::Act,
+        /// `[rows, width]`
+        z: &'a M::Act,
+        /// f32 `[width]`
+        weight: &'a M::Weight,
+        /// Added to the mean of squares, in f32.
+        eps: f32,
+        /// Number of vectors.
+        rows: usize,
+        /// Elements in a vector.
         width: usize,
     },
     /// `out = a * b`.
