@@ -66,9 +66,4 @@ impl Shape {
     pub fn heads(&self, batch: usize) -> Heads {
         Heads { batch, query: self.heads, kv: self.kv_heads, dim: self.head_dim }
     }
-
-    /// Layers that are attention.
-    pub fn attention_layers(&self) -> usize {
-        (0..self.layers).filter(|i| self.kinds.is_full(*i)).count()
-    }
 }
