@@ -2,8 +2,8 @@
 //!
 //! Here: every key that decides a bit, its default where it is absent, and what is refused because
 //! the forward pass does not do it. The defaults are those of the family, never derived: an absent
-//! `head_dim` of a Qwen3 is 128 whatever the widths are. Absent: the shapes of the tensors, which the mapping
-//! compares with what is read here.
+//! `head_dim` of a Qwen3 is 128 whatever the widths are. Absent: the shapes of the tensors, which
+//! the mapping compares with what is read here.
 //!
 //! The invariant: a `Config` that exists can be run exactly as it says.
 

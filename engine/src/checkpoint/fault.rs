@@ -37,8 +37,8 @@ pub(super) enum Fault {
     #[error("layer_types: layer {layer} is {found}; only \"full_attention\" is supported")]
     LayerType { layer: usize, found: String },
     #[error(
-        "layer_types: layer {layer} is {found}; only \"full_attention\" and \"linear_attention\" are \
-         supported"
+        "layer_types: layer {layer} is {found}; only \"full_attention\" and \"linear_attention\" \
+         are supported"
     )]
     HybridLayer { layer: usize, found: String },
     #[error("none of {layers} layers is full_attention: a cache takes its length from one")]
@@ -50,7 +50,8 @@ pub(super) enum Fault {
     )]
     Flags { inside: bool, outside: bool },
     #[error(
-        "partial_rotary_factor is stated twice: {inner} ({dict}) takes effect, {outer} is at top level"
+        "partial_rotary_factor is stated twice: {inner} ({dict}) takes effect, {outer} is at top \
+         level"
     )]
     Factors { inner: f64, outer: f64, dict: &'static str },
     #[error(

@@ -178,7 +178,7 @@ pub(super) fn obsolete(tensor: &TensorInfo) -> bool {
 /// What may stand in the file without a part.
 fn ignorable(tensor: &TensorInfo, family: Family) -> bool {
     let beside = |prefix: &&str| tensor.name.starts_with(*prefix);
-    obsolete(tensor) || (family == Family::Qwen3_5 && BYSTANDERS.iter().any(|p| beside(p)))
+    obsolete(tensor) || (family == Family::Qwen3_5 && BYSTANDERS.iter().any(beside))
 }
 
 /// One sentence for each kind of bystander.

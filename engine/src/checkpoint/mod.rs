@@ -134,6 +134,7 @@ impl Checkpoint {
         let tied = head::resolve(&config, &folder, &index, &mut map, dtype)?;
         if config.linear.is_some() {
             rates::check(&config, &index, &map, &mut notices)?;
+            notices.extend(rates::precision(&config, &index, &map, dtype));
         }
         notices.extend(mapping::bystanders(&config, &index));
         for tensor in index.tensors().iter().filter(|t| mapping::obsolete(t)) {

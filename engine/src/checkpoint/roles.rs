@@ -75,9 +75,9 @@ pub(super) enum Dim {
     KvWidth,
     Head,
     Channels,
-    VWidth,
-    VHeads,
-    VDim,
+    ValueWidth,
+    ValueHeads,
+    ValueHead,
     One,
     Kernel,
 }
@@ -101,9 +101,9 @@ impl Dim {
                 let l = linear();
                 2 * l.key_heads * l.key_head_dim + l.value_heads * l.value_head_dim
             }
-            Self::VWidth => linear().value_heads * linear().value_head_dim,
-            Self::VHeads => linear().value_heads,
-            Self::VDim => linear().value_head_dim,
+            Self::ValueWidth => linear().value_heads * linear().value_head_dim,
+            Self::ValueHeads => linear().value_heads,
+            Self::ValueHead => linear().value_head_dim,
             Self::One => 1,
             Self::Kernel => linear().conv_kernel_dim,
         };
@@ -120,9 +120,9 @@ impl Dim {
                 "linear_key_head_dim",
                 "linear_value_head_dim",
             ],
-            Self::VWidth => &["linear_num_value_heads", "linear_value_head_dim"],
-            Self::VHeads => &["linear_num_value_heads"],
-            Self::VDim => &["linear_value_head_dim"],
+            Self::ValueWidth => &["linear_num_value_heads", "linear_value_head_dim"],
+            Self::ValueHeads => &["linear_num_value_heads"],
+            Self::ValueHead => &["linear_value_head_dim"],
             Self::Kernel => &["linear_conv_kernel_dim"],
             Self::Vocab | Self::Hidden | Self::Intermediate | Self::One => &[],
         }
@@ -140,8 +140,8 @@ enum In {
 /// Role, layers that have it, name after `layers.{i}.`, shape.
 const LAYER: [(LayerRole, In, &str, &[Dim]); 20] = {
     use Dim::{
-        Channels, Head, Hidden, Intermediate, Kernel, KvWidth, One, QRows, QWidth, VDim, VHeads,
-        VWidth,
+        Channels, Head, Hidden, Intermediate, Kernel, KvWidth, One, QRows, QWidth, ValueHead,
+        ValueHeads, ValueWidth,
     };
     use In::{Attention, DeltaNet, Every};
     use LayerRole as R;
@@ -154,14 +154,14 @@ const LAYER: [(LayerRole, In, &str, &[Dim]); 20] = {
         (R::QNorm, Attention, "self_attn.q_norm.weight", &[Head]),
         (R::KNorm, Attention, "self_attn.k_norm.weight", &[Head]),
         (R::InProjQkv, DeltaNet, "linear_attn.in_proj_qkv.weight", &[Channels, Hidden]),
-        (R::InProjZ, DeltaNet, "linear_attn.in_proj_z.weight", &[VWidth, Hidden]),
-        (R::InProjB, DeltaNet, "linear_attn.in_proj_b.weight", &[VHeads, Hidden]),
-        (R::InProjA, DeltaNet, "linear_attn.in_proj_a.weight", &[VHeads, Hidden]),
+        (R::InProjZ, DeltaNet, "linear_attn.in_proj_z.weight", &[ValueWidth, Hidden]),
+        (R::InProjB, DeltaNet, "linear_attn.in_proj_b.weight", &[ValueHeads, Hidden]),
+        (R::InProjA, DeltaNet, "linear_attn.in_proj_a.weight", &[ValueHeads, Hidden]),
         (R::Conv1d, DeltaNet, "linear_attn.conv1d.weight", &[Channels, One, Kernel]),
-        (R::ALog, DeltaNet, "linear_attn.A_log", &[VHeads]),
-        (R::DtBias, DeltaNet, "linear_attn.dt_bias", &[VHeads]),
-        (R::GatedNorm, DeltaNet, "linear_attn.norm.weight", &[VDim]),
-        (R::OutProj, DeltaNet, "linear_attn.out_proj.weight", &[Hidden, VWidth]),
+        (R::ALog, DeltaNet, "linear_attn.A_log", &[ValueHeads]),
+        (R::DtBias, DeltaNet, "linear_attn.dt_bias", &[ValueHeads]),
+        (R::GatedNorm, DeltaNet, "linear_attn.norm.weight", &[ValueHead]),
+        (R::OutProj, DeltaNet, "linear_attn.out_proj.weight", &[Hidden, ValueWidth]),
         (R::PostAttentionLayernorm, Every, "post_attention_layernorm.weight", &[Hidden]),
         (R::GateProj, Every, "mlp.gate_proj.weight", &[Intermediate, Hidden]),
         (R::UpProj, Every, "mlp.up_proj.weight", &[Intermediate, Hidden]),

@@ -242,7 +242,11 @@ impl Inspection {
             "rope      theta {} (from {}), type {}, rotary dims {}, factor {}, attention factor {}",
             r.theta, r.theta_source, r.rope_type, r.rotary_dims, r.factor, r.attention_factor
         )?;
-        writeln!(out, "mask      {}", mask(self.masks.iter().map(|mask| *mask == "full")))?;
+        writeln!(
+            out,
+            "mask      {}",
+            mask("full attention", self.masks.iter().map(|mask| *mask == "full"))
+        )?;
         let tie = if self.head.tied { "tied" } else { "untied" };
         writeln!(out, "head      {tie}, reads {}", self.head.tensor)?;
         writeln!(out, "dtype     {} run", self.run_dtype)?;
@@ -315,14 +319,14 @@ fn roles(checkpoint: &Checkpoint) -> Vec<RoleRow> {
     rows
 }
 
-/// What the layers see, in words.
-pub fn mask(full: impl Iterator<Item = bool>) -> String {
+/// Which layers are `attention`, in words.
+pub fn mask(attention: &str, full: impl Iterator<Item = bool>) -> String {
     let full: Vec<bool> = full.collect();
     let listed: Vec<String> = (0..full.len()).filter(|i| full[*i]).map(|i| i.to_string()).collect();
     match full.len() - listed.len() {
-        0 => format!("full causal attention in all {} layers", full.len()),
+        0 => format!("{attention} in all {} layers", full.len()),
         linear => format!(
-            "full causal attention in layers {}, a gated delta net in the other {linear}",
+            "{attention} in layers {}, a gated delta net in the other {linear}",
             listed.join(", ")
         ),
     }

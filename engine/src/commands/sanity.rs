@@ -78,7 +78,10 @@ pub fn command(args: &SanityArgs, out: &mut dyn Write) -> Result<(), Failure> {
         model.bytes_read,
         model.dtype.name(),
         if checkpoint.tied() { "tied to the embedding" } else { "separate" },
-        mask((0..config.num_hidden_layers).map(|i| config.layer_kinds.is_full(i))),
+        mask(
+            "full causal attention",
+            (0..config.num_hidden_layers).map(|i| config.layer_kinds.is_full(i))
+        ),
     );
     for notice in checkpoint.notices().iter().chain(&odd) {
         text += &format!("notice    {notice}\n");

@@ -22,7 +22,8 @@ pub struct RunArgs {
     /// Dtype of weights and activations; the checkpoint's own unless given.
     #[arg(long, value_enum)]
     pub dtype: Option<Dtype>,
-    /// Summation order: the contract's, or that of Transformers' eager mode.
+    /// Summation order: the contract's, or that of Transformers' eager mode, which also rounds a
+    /// hybrid's F32 rates and gated norms to the run's dtype.
     #[arg(long, value_enum, default_value = "invariant")]
     pub order: Option<Order>,
     /// Run the first N ids as one prefill and the rest one by one through the cache.

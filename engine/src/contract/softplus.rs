@@ -1,4 +1,4 @@
-//! The decay of a gated delta net: correctly rounded f32 `exp` and `log1p`, and what is made of them.
+//! The decay of a gated delta net: correctly rounded f32 `exp` and `log1p`, and their use.
 //!
 //! A short f64 series settles all but the values close to a midpoint between two f32, which
 //! double-double then decides. Only IEEE operations: the same bits on any machine.

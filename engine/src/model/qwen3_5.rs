@@ -1,8 +1,8 @@
 //! Qwen3.5's mixers, gated attention and the gated delta net: one line for each step of the paper.
 //!
 //! Absent: what the families share (`decoder`), buffers' making (`state`), ids and positions
-//! (`run`), and every rule of arithmetic. The invariant: no branch on device, dtype, order or state;
-//! a row takes the same steps in a prefill and alone.
+//! (`run`), and every rule of arithmetic. The invariant: no branch on device, dtype, order or
+//! state; a row takes the same steps in a prefill and alone.
 
 use super::decoder::{LayerStep, attend, form};
 use super::shape::Shape;

@@ -61,7 +61,7 @@ fn longer_runs_stay_within_transformers_own_error() {
             let from_golden = distance(&got.logits, first, &tensors[&key(part)]);
             let from_exact = distance(&got.logits, first, &exact[&key(part)]);
             println!(
-                "prompt {n} {part}: {flips} of {} differ, {from_golden:.2e}; float64 {from_exact:.2e}",
+                "prompt {n} {part}: {flips} of {} differ, {from_golden:.2e}; f64 {from_exact:.2e}",
                 tensors[&key(part)].widened().len()
             );
             assert!(from_golden <= BF16_ERROR && from_exact <= BF16_ERROR, "{n} {part}");

@@ -7,8 +7,8 @@
 //! rounded scores and f32 softmax (`probs`); each head's query and gate side by side, the gate's
 //! rounded sigmoid before the projection (`q_proj`, `mix`, `o_proj`); channel order and blocks of
 //! heads, taps and activation (`conv_silu`); raw inputs in the convolution's state (`conv_state`);
-//! rounded strengths (`beta`); rates and steps (`g`); unit vectors, scale, decay first and read last
-//! (`core`, `state`).
+//! rounded strengths (`beta`); rates and steps (`g`); unit vectors, scale, decay first and read
+//! last (`core`, `state`).
 
 use samebits::contract::{Dtype, RotaryTables};
 use samebits::model::Plan;

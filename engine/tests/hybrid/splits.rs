@@ -84,7 +84,8 @@ fn every_thread_count_gives_the_same_bits() {
 
 #[test]
 fn other_shapes_hold_it_too() {
-    let edits: [(&str, fn(&mut HybridSpec)); 8] = [
+    type Edit = (&'static str, fn(&mut HybridSpec));
+    let edits: [Edit; 8] = [
         ("one tap", |s| s.kernel = 1),
         ("two taps", |s| s.kernel = 2),
         ("seven taps", |s| s.kernel = 7),
