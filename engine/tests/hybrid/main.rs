@@ -8,3 +8,4 @@ mod goldens;
 mod programs;
 mod sites;
 mod splits;
+mod table;
