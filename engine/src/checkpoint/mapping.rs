@@ -192,8 +192,7 @@ pub(super) fn bystanders(config: &Config, index: &PageIndex) -> Vec<String> {
     };
     let counted = BYSTANDERS.iter().map(|prefix| (prefix, count(prefix)));
     let held = counted.filter(|(_, count)| *count > 0);
-    held.map(|(prefix, n)| format!("{prefix}*: {n} tensors ignored, no part of the text model"))
-        .collect()
+    held.map(|(prefix, n)| format!("{prefix}*: {n} ignored, no part of the text model")).collect()
 }
 
 /// Dtypes that are not computed with, each with its count and first tensor; empty if none is held.
