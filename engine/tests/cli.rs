@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use rstest::rstest;
-use samebits_fixtures::paths;
+use samebits_fixtures::{golden, paths};
 
 fn samebits(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_samebits"));
@@ -122,6 +122,32 @@ fn options_change_the_way_and_not_the_bits() {
     }
     assert!(logits(&file("order"), &["--ids", ids, "--order", "transformers"]) != plain);
     assert!(logits(&file("f32"), &["--ids", ids, "--dtype", "f32"]) != plain);
+}
+
+#[test]
+fn taps_have_the_shapes_of_their_sites() {
+    let dir = tempfile::tempdir().expect("a scratch folder");
+    let out = dir.path().join("taps");
+    logits(&out, &["--ids", "1,2,3,4,5", "--decode-from", "3"]);
+    let one = golden::tensors(&out).expect("it is safetensors");
+    logits(&out, &["--ids", "1,2,3", "--ids", "4,5,6"]);
+    let two = golden::tensors(&out).expect("it is safetensors");
+    for (site, single, batch) in [
+        ("logits", &[5, 2080][..], &[2, 3, 2080][..]),
+        ("embed_tokens", &[5, 128], &[2, 3, 128]),
+        ("layers.5.q_proj", &[5, 192], &[2, 3, 192]),
+        ("layers.5.q_norm", &[5, 6, 32], &[2, 3, 6, 32]),
+        ("layers.5.k_rope", &[5, 2, 32], &[2, 3, 2, 32]),
+        ("layers.0.v_cache", &[5, 2, 32], &[2, 3, 2, 32]),
+        ("layers.0.probs", &[6, 5, 5], &[2, 6, 3, 3]),
+        ("layers.0.mix", &[5, 192], &[2, 3, 192]),
+        ("layers.0.mul", &[5, 352], &[2, 3, 352]),
+        ("norm", &[5, 128], &[2, 3, 128]),
+        ("rotary.cos", &[5, 16], &[3, 16]),
+    ] {
+        assert_eq!(one[site].shape, single, "{site}");
+        assert_eq!(two[site].shape, batch, "{site} in a batch");
+    }
 }
 
 #[test]

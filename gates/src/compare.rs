@@ -102,6 +102,11 @@ pub fn compare(want: &Sites, got: &Sites, forwards: &[Range<usize>]) -> Comparis
     all
 }
 
+/// Compares every site of `want` with `got` over `count` rows, whatever forwards they ran in.
+pub fn compare_rows(want: &Sites, got: &Sites, count: usize) -> Comparison {
+    compare(want, got, std::slice::from_ref(&(0..count)))
+}
+
 /// Compares the rows of one forward at one site.
 fn rows(name: &str, want: &Bits, got: &Bits, forward: Range<usize>) -> Comparison {
     let mut found = Comparison::default();

@@ -11,6 +11,7 @@ pub mod compare;
 pub mod context;
 pub mod decor;
 pub mod engine;
+pub mod heap;
 pub mod limits;
 pub mod manifest;
 pub mod runner;

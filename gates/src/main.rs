@@ -4,6 +4,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use samebits_gates::commands::{Cli, dispatch};
+use samebits_gates::heap::Counting;
+
+#[global_allocator]
+static HEAP: Counting = Counting;
 
 fn main() -> ExitCode {
     dispatch(Cli::parse())

@@ -8,6 +8,7 @@ use std::time::Instant;
 use samebits::cpu::Kernels;
 use samebits_reports::{Control, Expected, Num, Row};
 
+use crate::checks::running::{missing_files, needs_setarch};
 use crate::checks::{CheckError, Outcome, prepare};
 use crate::context::Context;
 use crate::limits::{LimitError, Limits};
@@ -61,6 +62,8 @@ fn missing(gate: &Gate) -> Option<String> {
             (tables.len() < 2)
                 .then(|| format!("this CPU runs one kernel table only: {}", tables[0].name))
         }
+        Need::FixedLayout => needs_setarch(),
+        Need::Qwen3Tokenizer => missing_files(),
     };
     gate.needs.iter().find_map(lacks)
 }

@@ -5,8 +5,12 @@
 
 use rayon::prelude::*;
 
+use crate::hybrid;
 use crate::model::Tensor;
-use crate::ops::{Heads, Linear, Mix, Out, RmsNorm, Rope, Scores, Softmax, Tables};
+use crate::ops::{
+    Conv, Decay, Delta, DeltaRule, GatedNorm, Heads, Linear, Mix, Out, PartialRope, RmsNorm, Rope,
+    Scores, Softmax, Tables,
+};
 
 /// An arithmetic: how numbers are rounded, summed and exponentiated. The required methods work on
 /// numbers and rows; the provided ones are the operations, by loops.
@@ -26,23 +30,90 @@ pub trait Arithmetic: Sync {
     /// The sum of `x[i] * w[i]`, in blocks where that matters, rounded to what is stored.
     fn dot(&self, x: &[f64], w: &[f64], block: usize) -> f64;
 
-    /// The norm of one row, times the weight.
-    fn norm_row(&self, x: &[f64], weight: &[f64], eps: f64) -> Vec<f64>;
-
     /// The softmax of one row.
     fn softmax_row(&self, x: &[f64]) -> Vec<f64>;
 
+    /// The result of one f32 operation inside an operation that stores only its last.
+    fn step(&self, x: f64) -> f64 {
+        x
+    }
+
+    /// Rounds to what this arithmetic stores in a tensor that is f32 whatever the run's dtype.
+    fn wide(&self, x: f64) -> f64 {
+        x
+    }
+
+    /// The cast of a stored `A_log` or weight of a gated norm, which a file may hold in f32 beside
+    /// bf16 weights.
+    fn parameter(&self, x: f64) -> f64 {
+        self.round(x)
+    }
+
+    /// `a * b + acc`, a link of a chain in f32.
+    fn link(&self, a: f64, b: f64, acc: f64) -> f64 {
+        a * b + acc
+    }
+
+    /// The sum of the squares.
+    fn squares(&self, x: &[f64]) -> f64 {
+        x.iter().map(|x| x * x).sum()
+    }
+
+    /// `exp(x)` where the contract takes its polynomial scheme.
+    fn exp(&self, x: f64) -> f64 {
+        x.exp()
+    }
+
+    /// `-exp(log) * softplus(a + bias)`; softplus is `x` above 20, else `log1p(exp(x))`.
+    fn decay_of(&self, a: f64, log: f64, bias: f64) -> f64 {
+        let x = self.wide(a + bias);
+        let softplus = if x > 20.0 { x } else { x.exp().ln_1p() };
+        self.wide(self.wide(-log.exp()) * self.wide(softplus))
+    }
+
+    /// `1 / sqrt(mean(x^2) + eps)`.
+    fn root_scale(&self, x: &[f64], eps: f64) -> f64 {
+        let mean = self.step(self.squares(x) / x.len() as f64);
+        self.step(1.0 / self.step(self.step(mean + eps).sqrt()))
+    }
+
+    /// The norm of one row: rounded, then times the weight.
+    fn norm_row(&self, x: &[f64], weight: &[f64], eps: f64) -> Vec<f64> {
+        let scale = self.root_scale(x, eps);
+        let scaled = x.iter().map(|x| self.round(self.step(x * scale)));
+        scaled.zip(weight).map(|(x, w)| self.times(*w, x)).collect()
+    }
+
+    /// The zero-centred norm of one row: times `1 + weight`, then rounded.
+    fn centred_row(&self, x: &[f64], weight: &[f64], eps: f64) -> Vec<f64> {
+        let scale = self.root_scale(x, eps);
+        let each = |(x, w): (&f64, &f64)| self.step(x * scale) * self.step(1.0 + w);
+        x.iter().zip(weight).map(each).map(|y| self.round(self.step(y))).collect()
+    }
+
+    /// `x / (1 + exp(-x))`, not yet rounded.
+    fn silu_step(&self, x: f64) -> f64 {
+        self.step(x / self.step(1.0 + self.exp(-x)))
+    }
+
     /// `x / (1 + exp(-x))` of one number.
-    fn silu_of(&self, x: f64) -> f64;
+    fn silu_of(&self, x: f64) -> f64 {
+        self.round(self.silu_step(x))
+    }
+
+    /// `1 / (1 + exp(-x))` of one number.
+    fn sigmoid_of(&self, x: f64) -> f64 {
+        self.round(self.step(1.0 / self.step(1.0 + self.exp(0.0 - x))))
+    }
 
     /// `a * b` of two numbers.
     fn times(&self, a: f64, b: f64) -> f64 {
-        self.round(a * b)
+        self.round(self.step(a * b))
     }
 
     /// `a + b` of two numbers.
     fn plus(&self, a: f64, b: f64) -> f64 {
-        self.round(a + b)
+        self.round(self.step(a + b))
     }
 
     /// Whether sums come with the sum of their |terms|.
@@ -77,14 +148,16 @@ pub trait Arithmetic: Sync {
 
     /// See [`RmsNorm`].
     fn rms_norm(&self, op: &RmsNorm<'_>) -> Out {
-        let n = op.weight.len();
-        assert_eq!(op.x.len() % n, 0, "rms_norm: rows are not as wide as the weight");
-        let eps = self.constant(op.eps);
-        let rows = op.x.par_chunks(n).flat_map_iter(|x| self.norm_row(x, op.weight, eps));
-        let values: Vec<f64> = rows.collect();
-        // The only sum is one of squares: nothing cancels.
-        let size = || values.iter().map(|y| y.abs()).collect();
-        Out { magnitude: self.gives_magnitudes().then(size), values }
+        norm_rows(self.gives_magnitudes(), op, |x| {
+            self.norm_row(x, op.weight, self.constant(op.eps))
+        })
+    }
+
+    /// As [`rms_norm`](Self::rms_norm) with the weight `1 + w`, and one rounding in all.
+    fn centred_norm(&self, op: &RmsNorm<'_>) -> Out {
+        norm_rows(self.gives_magnitudes(), op, |x| {
+            self.centred_row(x, op.weight, self.constant(op.eps))
+        })
     }
 
     /// See [`Linear`]; `[rows, n]`.
@@ -189,6 +262,52 @@ pub trait Arithmetic: Sync {
         Out { values, magnitude: None }
     }
 
+    /// `1 / (1 + exp(-x))` of every element.
+    fn sigmoid(&self, x: &[f64]) -> Out {
+        Out { values: x.iter().map(|&x| self.sigmoid_of(x)).collect(), magnitude: None }
+    }
+
+    /// See [`Decay`].
+    fn decay(&self, op: &Decay<'_>) -> Out {
+        let heads = op.log.len();
+        assert_eq!(op.bias.len(), heads, "decay: log and bias differ in length");
+        assert!(op.a.len().is_multiple_of(heads), "decay: rows are not as wide as the heads");
+        let each = op.a.iter().enumerate();
+        let values = each.map(|(i, &a)| self.decay_of(a, op.log[i % heads], op.bias[i % heads]));
+        Out { values: values.collect(), magnitude: None }
+    }
+
+    /// `x / sqrt(sum(x^2) + 1e-6)` for every `n` values, f32 whatever the dtype of the run.
+    fn l2_norm(&self, x: &[f64], n: usize) -> Out {
+        assert!(x.len().is_multiple_of(n), "l2_norm: not vectors of {n}");
+        let unit = |x: &[f64]| {
+            let sum = self.step(self.squares(x) + self.constant(1e-6));
+            let scale = self.step(1.0 / self.step(sum.sqrt()));
+            x.iter().map(|x| self.wide(x * scale)).collect::<Vec<_>>()
+        };
+        Out { values: x.chunks_exact(n).flat_map(unit).collect(), magnitude: None }
+    }
+
+    /// See [`PartialRope`]; `[rows, heads, head_dim]`.
+    fn partial_rope(&self, op: &PartialRope<'_>) -> Out {
+        hybrid::partial_rope(self, op)
+    }
+
+    /// See [`Conv`]; `[rows, channels]`.
+    fn conv(&self, op: &Conv<'_>) -> Out {
+        hybrid::conv(self, op)
+    }
+
+    /// See [`DeltaRule`]: decay first, the error from the decayed state, the output from the new.
+    fn delta_rule(&self, op: &DeltaRule<'_>) -> Delta {
+        hybrid::delta_rule(self, op)
+    }
+
+    /// See [`GatedNorm`]: rounded before its weight, after it, and after the gate.
+    fn gated_norm(&self, op: &GatedNorm<'_>) -> Out {
+        hybrid::gated_norm(self, op)
+    }
+
     /// Keys that take part in the sums of the query at `position`.
     fn keys_summed(&self, position: usize, keys: usize) -> usize {
         if self.sums_hidden_keys() { keys } else { keys.min(position + 1) }
@@ -199,6 +318,19 @@ pub trait Arithmetic: Sync {
         let terms = || x.iter().zip(w).map(|(x, w)| (x * w).abs()).sum();
         if self.gives_magnitudes() { terms() } else { 0.0 }
     }
+}
+
+/// A norm, row by row. The only sum is one of squares: nothing cancels.
+fn norm_rows(
+    magnitudes: bool,
+    op: &RmsNorm<'_>,
+    row: impl Fn(&[f64]) -> Vec<f64> + Sync + Send,
+) -> Out {
+    let n = op.weight.len();
+    assert_eq!(op.x.len() % n, 0, "norm: rows are not as wide as the weight");
+    let values: Vec<f64> = op.x.par_chunks(n).flat_map_iter(row).collect();
+    let size = || values.iter().map(|y| y.abs()).collect();
+    Out { magnitude: magnitudes.then(size), values }
 }
 
 fn out(magnitudes: bool, each: impl IndexedParallelIterator<Item = (f64, f64)>) -> Out {

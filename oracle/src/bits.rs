@@ -5,6 +5,7 @@
 //! rounding that ends it.
 
 use crate::dtype::{Dtype, Order};
+pub use crate::exact::{exp, log1p};
 pub use crate::rotary::{inverse_frequencies, rotary_table};
 
 /// f32 to the nearest bf16, ties to even; subnormals stay, NaN becomes `0x7FC0`.
@@ -90,11 +91,16 @@ pub fn mix_block(order: Order, dtype: Dtype, keys: usize, true_rows: usize) -> u
     }
 }
 
-/// Mean of the squares: a cascade over 8 lanes (f32), then a division by the length.
+/// Mean of the squares: their cascade, then a division by the length.
+pub fn mean_of_squares(x: &[f32]) -> f32 {
+    sum_of_squares(x) / x.len() as f32
+}
+
+/// Sum of the squares: a cascade over 8 lanes (f32).
 ///
 /// Vectors of 8 are dealt to 4 accumulators; each is summed in groups that carry into 3 higher
 /// levels. Levels, left-over vectors, accumulators, scalar tail and lanes are added in that order.
-pub fn mean_of_squares(x: &[f32]) -> f32 {
+pub fn sum_of_squares(x: &[f32]) -> f32 {
     let squares: Vec<f32> = x.iter().map(|x| x * x).collect();
     let (vectors, tail) = squares.as_chunks::<8>();
     let (quads, left_over) = vectors.as_chunks::<4>();
@@ -104,7 +110,7 @@ pub fn mean_of_squares(x: &[f32]) -> f32 {
     }
     let lanes = plus(plus(plus(sums[0], sums[1]), sums[2]), sums[3]);
     let tail = tail.iter().fold(0f32, |acc, x| acc + x);
-    lanes.iter().fold(tail, |acc, x| acc + x) / x.len() as f32
+    lanes.iter().fold(tail, |acc, x| acc + x)
 }
 
 type Quad = [[f32; 8]; 4];
@@ -185,4 +191,16 @@ pub fn softmax(x: &[f32], lanes_below_16: bool) -> Vec<f32> {
     };
     let reciprocal = 1.0 / sum;
     e.iter().map(|e| e * reciprocal).collect()
+}
+
+/// `1 / (1 + exp_s(-x))` in f32.
+pub fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + exp_s(0.0 - x))
+}
+
+/// `-exp(log) * softplus(a + bias)` in f32: exp and log1p are correctly rounded, each by itself.
+pub fn decay(a: f32, log: f32, bias: f32) -> f32 {
+    let x = a + bias;
+    let softplus = if x > 20.0 { x } else { log1p(exp(x)) };
+    -exp(log) * softplus
 }

@@ -60,28 +60,39 @@ impl Arithmetic for Bits {
         self.dot_f32(&narrow(x), &narrow(w), block)
     }
 
-    fn norm_row(&self, x: &[f64], weight: &[f64], eps: f64) -> Vec<f64> {
-        let x = narrow(x);
-        let scale = 1.0 / (bits::mean_of_squares(&x) + eps as f32).sqrt();
-        let scaled = x.iter().map(|x| self.store(x * scale));
-        scaled.zip(weight).map(|(x, w)| self.times(*w, x)).collect()
-    }
-
     fn softmax_row(&self, x: &[f64]) -> Vec<f64> {
         let probs = bits::softmax(&narrow(x), self.order == Order::Invariant);
         probs.into_iter().map(|p| self.store(p)).collect()
     }
 
-    fn silu_of(&self, x: f64) -> f64 {
-        self.store(bits::silu(x as f32))
+    /// One operation on f32 operands: an f64 result of theirs rounds to f32 as if it were exact.
+    fn step(&self, x: f64) -> f64 {
+        f64::from(x as f32)
     }
 
-    fn times(&self, a: f64, b: f64) -> f64 {
-        self.store(a as f32 * b as f32)
+    fn wide(&self, x: f64) -> f64 {
+        f64::from(x as f32)
     }
 
-    fn plus(&self, a: f64, b: f64) -> f64 {
-        self.store(a as f32 + b as f32)
+    /// The default order keeps what the file holds; Transformers casts every parameter.
+    fn parameter(&self, x: f64) -> f64 {
+        if self.order == Order::Transformers { self.round(x) } else { x }
+    }
+
+    fn link(&self, a: f64, b: f64, acc: f64) -> f64 {
+        f64::from((a as f32).mul_add(b as f32, acc as f32))
+    }
+
+    fn squares(&self, x: &[f64]) -> f64 {
+        f64::from(bits::sum_of_squares(&narrow(x)))
+    }
+
+    fn exp(&self, x: f64) -> f64 {
+        f64::from(bits::exp_s(x as f32))
+    }
+
+    fn decay_of(&self, a: f64, log: f64, bias: f64) -> f64 {
+        f64::from(bits::decay(a as f32, log as f32, bias as f32))
     }
 
     /// The provided loop, with the operands converted once.

@@ -1,4 +1,5 @@
-//! An independent reference of dense Qwen3 in three arithmetics over one plain model.
+//! An independent reference of Qwen3 and of the text model of Qwen3.5, in three arithmetics over
+//! one plain model.
 //!
 //! * [`Ideal`]: f64 everywhere, exact rotary angles; also the sum of |terms| of every sum.
 //! * [`Rounded`]: f64 arithmetic, rounded to the run's dtype wherever Transformers stores a tensor.
@@ -22,22 +23,28 @@
 
 mod arithmetic;
 mod bitwise;
+mod chunk;
 mod config;
 mod dtype;
 mod exact;
+mod forward;
+mod hybrid;
 mod model;
 mod product;
 mod real;
 mod rotary;
 mod run;
+mod trace;
 
 pub mod bits;
 pub mod ops;
 
 pub use arithmetic::Arithmetic;
 pub use bitwise::Bits;
-pub use config::Config;
+pub use chunk::delta_rule_in_chunks;
+pub use config::{Config, Hybrid};
 pub use dtype::{Array, Dtype, Order};
 pub use model::{Model, OracleError, Tensor};
 pub use real::{Ideal, Rounded};
-pub use run::{Keep, RunOptions, Trace, run};
+pub use run::{Keep, RunOptions, run};
+pub use trace::{State, Trace};

@@ -1,6 +1,6 @@
-//! A Qwen3 checkpoint: the fields that the forward reads, and its weights as stored.
+//! A Qwen3 or Qwen3.5 checkpoint: the fields that the forward reads, and its weights as stored.
 //!
-//! Deliberately absent: admission of anything but plain dense Qwen3 in bf16 or f32, and every
+//! Deliberately absent: admission of anything but plain text models in bf16 or f32, and every
 //! default that Transformers would invent. Invariant: a loaded model has every tensor in shape.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use safetensors::{Dtype as Stored, SafeTensors};
 
-use crate::config::Config;
+use crate::config::{Config, Hybrid};
 
 /// Why a checkpoint or a request was refused.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +40,7 @@ pub enum OracleError {
         /// Why.
         source: safetensors::SafeTensorError,
     },
-    /// A configuration that is not plain dense Qwen3.
+    /// A configuration that is not of a plain text model.
     #[error("config.json: {field}: {why}")]
     Config {
         /// The field.
@@ -120,13 +120,16 @@ impl Model {
     /// Loads `config.json` and `model.safetensors` or the shards of `model.safetensors.index.json`.
     ///
     /// # Errors
-    /// Any file that cannot be read or parsed, a configuration other than plain dense Qwen3, a
+    /// Any file that cannot be read or parsed, a configuration of any other model, a
     /// tensor that is missing, unknown or mis-shaped, and a head that contradicts the tying flag.
     pub fn load(dir: &Path) -> Result<Self, OracleError> {
         let config: Config = Config::parse(&dir.join("config.json"))?;
         let mut stored = BTreeMap::new();
         for shard in shards(dir)? {
             read_shard(&dir.join(shard), &mut stored)?;
+        }
+        if config.hybrid.is_some() {
+            stored = text_model(stored)?;
         }
         let (embed, head) = ("model.embed_tokens.weight", "lm_head.weight");
         if config.tied {
@@ -158,28 +161,42 @@ impl Model {
         &self.config
     }
 
-    /// The weight behind a site (`layers.3.q_proj`, `norm`, `lm_head`, ..), if it has one.
+    /// The weight behind a site (`layers.3.q_proj`, `layers.0.conv`, `norm`, `lm_head`, ..), if it
+    /// has one. `layers.0.A_log` and `layers.0.dt_bias` are the two of `layers.0.g`.
     pub fn weight(&self, site: &str) -> Option<&Tensor> {
         let own = self.tensors.get(site);
         own.or_else(|| self.tensors.get("embed_tokens").filter(|_| site == "lm_head"))
     }
 }
 
+/// The tensors of a hybrid's text model under plain names; what stands beside it is dropped.
+fn text_model(stored: BTreeMap<String, Tensor>) -> Result<BTreeMap<String, Tensor>, OracleError> {
+    let mut text = BTreeMap::new();
+    for (name, tensor) in stored {
+        if name.starts_with("mtp.") || name.starts_with("model.visual.") {
+            continue;
+        }
+        let rest = name.strip_prefix("model.language_model.");
+        let plain = rest.map_or(name.clone(), |rest| format!("model.{rest}"));
+        if text.insert(plain, tensor).is_some() {
+            return Err(tensor_error(&name, "is stored under both prefixes"));
+        }
+    }
+    Ok(text)
+}
+
+/// Site, name within its layer in the file, and shape.
+type Row = (&'static str, &'static str, Vec<usize>);
+
 /// Site, name in the file and shape of every tensor.
 fn expected(c: &Config) -> Vec<(String, String, Vec<usize>)> {
-    let (h, q, kv, i) = (c.hidden, c.heads * c.head_dim, c.kv_heads * c.head_dim, c.intermediate);
-    let layer = [
-        ("input_layernorm", "input_layernorm", vec![h]),
-        ("q_proj", "self_attn.q_proj", vec![q, h]),
-        ("k_proj", "self_attn.k_proj", vec![kv, h]),
-        ("v_proj", "self_attn.v_proj", vec![kv, h]),
-        ("q_norm", "self_attn.q_norm", vec![c.head_dim]),
-        ("k_norm", "self_attn.k_norm", vec![c.head_dim]),
-        ("o_proj", "self_attn.o_proj", vec![h, q]),
-        ("post_attention_layernorm", "post_attention_layernorm", vec![h]),
-        ("gate_proj", "mlp.gate_proj", vec![i, h]),
-        ("up_proj", "mlp.up_proj", vec![i, h]),
-        ("down_proj", "mlp.down_proj", vec![h, i]),
+    let (h, i) = (c.hidden, c.intermediate);
+    let around: [Row; 5] = [
+        ("input_layernorm", "input_layernorm.weight", vec![h]),
+        ("post_attention_layernorm", "post_attention_layernorm.weight", vec![h]),
+        ("gate_proj", "mlp.gate_proj.weight", vec![i, h]),
+        ("up_proj", "mlp.up_proj.weight", vec![i, h]),
+        ("down_proj", "mlp.down_proj.weight", vec![h, i]),
     ];
     let mut all = vec![
         ("embed_tokens".into(), "model.embed_tokens.weight".into(), vec![c.vocab, h]),
@@ -189,12 +206,43 @@ fn expected(c: &Config) -> Vec<(String, String, Vec<usize>)> {
         all.push(("lm_head".into(), "lm_head.weight".into(), vec![c.vocab, h]));
     }
     for l in 0..c.layers {
-        all.extend(layer.iter().map(|(site, name, shape)| {
-            let name = format!("model.layers.{l}.{name}.weight");
-            (format!("layers.{l}.{site}"), name, shape.clone())
+        let linear = c.hybrid.as_ref().filter(|hybrid| hybrid.linear[l]);
+        let inner = linear.map_or_else(|| attention(c), |hybrid| delta_net(h, hybrid));
+        all.extend(around.iter().chain(&inner).map(|(site, name, shape)| {
+            (format!("layers.{l}.{site}"), format!("model.layers.{l}.{name}"), shape.clone())
         }));
     }
     all
+}
+
+/// A hybrid's q_proj holds, head by head, a query and a gate.
+fn attention(c: &Config) -> Vec<Row> {
+    let (h, q, kv) = (c.hidden, c.heads * c.head_dim, c.kv_heads * c.head_dim);
+    let queries = if c.hybrid.is_some() { 2 * q } else { q };
+    vec![
+        ("q_proj", "self_attn.q_proj.weight", vec![queries, h]),
+        ("k_proj", "self_attn.k_proj.weight", vec![kv, h]),
+        ("v_proj", "self_attn.v_proj.weight", vec![kv, h]),
+        ("q_norm", "self_attn.q_norm.weight", vec![c.head_dim]),
+        ("k_norm", "self_attn.k_norm.weight", vec![c.head_dim]),
+        ("o_proj", "self_attn.o_proj.weight", vec![h, q]),
+    ]
+}
+
+fn delta_net(h: usize, hybrid: &Hybrid) -> Vec<Row> {
+    let (heads, channels) = (hybrid.heads, hybrid.heads.channels());
+    let values = heads.value_heads;
+    vec![
+        ("in_proj_qkv", "linear_attn.in_proj_qkv.weight", vec![channels, h]),
+        ("in_proj_z", "linear_attn.in_proj_z.weight", vec![heads.values(), h]),
+        ("in_proj_b", "linear_attn.in_proj_b.weight", vec![values, h]),
+        ("in_proj_a", "linear_attn.in_proj_a.weight", vec![values, h]),
+        ("conv", "linear_attn.conv1d.weight", vec![channels, 1, hybrid.kernel]),
+        ("A_log", "linear_attn.A_log", vec![values]),
+        ("dt_bias", "linear_attn.dt_bias", vec![values]),
+        ("gdn_norm", "linear_attn.norm.weight", vec![heads.value_dim]),
+        ("out_proj", "linear_attn.out_proj.weight", vec![h, heads.values()]),
+    ]
 }
 
 fn shards(dir: &Path) -> Result<BTreeSet<String>, OracleError> {

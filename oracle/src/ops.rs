@@ -6,6 +6,8 @@
 
 use std::ops::Range;
 
+pub use crate::hybrid::{Conv, Decay, Delta, DeltaHeads, DeltaRule, GatedNorm, PartialRope};
+
 /// What an operation writes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Out {

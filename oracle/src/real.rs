@@ -46,16 +46,8 @@ impl Arithmetic for Ideal {
         dot(x, w)
     }
 
-    fn norm_row(&self, x: &[f64], weight: &[f64], eps: f64) -> Vec<f64> {
-        norm_row(self, x, weight, eps)
-    }
-
     fn softmax_row(&self, x: &[f64]) -> Vec<f64> {
         softmax_row(self, x)
-    }
-
-    fn silu_of(&self, x: f64) -> f64 {
-        x / (1.0 + (-x).exp())
     }
 
     fn gives_magnitudes(&self) -> bool {
@@ -89,16 +81,12 @@ impl Arithmetic for Rounded {
         self.round(dot(x, w))
     }
 
-    fn norm_row(&self, x: &[f64], weight: &[f64], eps: f64) -> Vec<f64> {
-        norm_row(self, x, weight, eps)
-    }
-
     fn softmax_row(&self, x: &[f64]) -> Vec<f64> {
         softmax_row(self, x)
     }
 
-    fn silu_of(&self, x: f64) -> f64 {
-        self.round(x / (1.0 + (-x).exp()))
+    fn wide(&self, x: f64) -> f64 {
+        Dtype::F32.round(x)
     }
 
     fn linear(&self, op: &Linear<'_>) -> Out {
@@ -122,11 +110,6 @@ fn dot(x: &[f64], w: &[f64]) -> f64 {
 
 fn absolute(x: &[f64]) -> Vec<f64> {
     x.iter().map(|x| x.abs()).collect()
-}
-
-fn norm_row(arith: &impl Arithmetic, x: &[f64], weight: &[f64], eps: f64) -> Vec<f64> {
-    let root = (dot(x, x) / x.len() as f64 + eps).sqrt();
-    x.iter().zip(weight).map(|(x, w)| arith.times(*w, arith.round(x / root))).collect()
 }
 
 fn softmax_row(arith: &impl Arithmetic, x: &[f64]) -> Vec<f64> {

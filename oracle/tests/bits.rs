@@ -202,3 +202,30 @@ fn inverse_frequencies_are_torchs() {
         assert_eq!(hash(&got), want, "theta {theta}, width {head_dim}");
     }
 }
+
+#[test]
+fn sigmoid_and_sum_of_squares_are_torchs() {
+    let x = numbers(16_384);
+    let y: Vec<f32> = x.iter().map(|x| sigmoid(x * 30.0)).collect();
+    assert_eq!(hash(&y), 0x2970_E2B7_77A7_D263);
+    let measured = [(16, 0x4061_BE10u32), (32, 0x410C_8CF1), (48, 0x4155_C12B), (100, 0x4200_AD36)];
+    for (n, want) in measured {
+        assert_eq!(sum_of_squares(&x[..n]).to_bits(), want, "{n} values");
+    }
+}
+
+#[test]
+fn decay_rounds_after_every_step() {
+    // -exp(log) * log1p(exp(a + bias)), each correctly rounded: f64 in one go ends elsewhere.
+    let x = numbers(3000);
+    let (mut compared, mut apart) = (0, 0);
+    for x in x.as_chunks::<3>().0 {
+        let [a, log, bias] = x.map(|x| x * 4.0);
+        let wide = f64::from(a + bias).exp().ln_1p() * -f64::from(log).exp();
+        let ulps =
+            (i64::from(decay(a, log, bias).to_bits()) - i64::from((wide as f32).to_bits())).abs();
+        assert!(ulps <= 3, "decay({a}, {log}, {bias}): {ulps} ulp");
+        (compared, apart) = (compared + 1, apart + i64::from(ulps > 0));
+    }
+    assert!(compared == 1000 && apart > 100, "{apart} of {compared}");
+}

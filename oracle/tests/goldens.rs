@@ -3,72 +3,17 @@
 //! Deliberately absent: the engine. Invariant: every tensor of a golden that has a site here is
 //! compared, and a test says how many values it compared.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+mod golden;
 
-use safetensors::{Dtype as Stored, SafeTensors};
+use golden::{cached, differing, distance, golden, ids, model, swapped};
+use safetensors::SafeTensors;
 use samebits_oracle::ops::{Heads, Linear, Mix, RmsNorm, Rope, Scores, Softmax};
-use samebits_oracle::{
-    Arithmetic, Array, Bits, Dtype, Ideal, Keep, Model, Order, Rounded, RunOptions, Trace, run,
-};
+use samebits_oracle::{Arithmetic, Bits, Dtype, Ideal, Keep, Order, Rounded, RunOptions, run};
 
 const TRANSFORMERS: Bits = Bits { order: Order::Transformers, dtype: Dtype::Bf16 };
 const INVARIANT: Bits = Bits { order: Order::Invariant, dtype: Dtype::Bf16 };
 const PROMPTS: [usize; 3] = [1, 7, 33];
 const VOCAB: usize = 300;
-
-fn goldens() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../fixtures/goldens")
-}
-
-fn model(name: &str) -> Model {
-    Model::load(&goldens().join(name)).expect("the golden checkpoint is a plain Qwen3")
-}
-
-/// Every tensor of a golden file, as f64 (ids included).
-fn golden(name: &str) -> BTreeMap<String, Array> {
-    let path = goldens().join(name);
-    let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    let file = SafeTensors::deserialize(&bytes).expect("a golden is a safetensors file");
-    let each = file.iter().map(|(name, view)| {
-        let d = view.data();
-        let values: Vec<f64> = match view.dtype() {
-            Stored::BF16 => {
-                let bits = d.as_chunks().0.iter().map(|b| u32::from(u16::from_le_bytes(*b)) << 16);
-                bits.map(|u| f64::from(f32::from_bits(u))).collect()
-            }
-            Stored::F32 => {
-                d.as_chunks().0.iter().map(|b| f64::from(f32::from_le_bytes(*b))).collect()
-            }
-            Stored::F64 => d.as_chunks().0.iter().map(|b| f64::from_le_bytes(*b)).collect(),
-            Stored::I64 => d.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b) as f64).collect(),
-            other => panic!("{name}: {other:?}"),
-        };
-        (name.to_owned(), Array { shape: view.shape().to_vec(), values, magnitude: None })
-    });
-    each.collect()
-}
-
-/// Prompt of `n` ids and its 8 further ids.
-fn ids(golden: &BTreeMap<String, Array>, n: usize) -> Vec<u32> {
-    let part = |what: &str| &golden[&format!("L{n}/{what}")].values;
-    part("input_ids").iter().chain(part("decode_ids")).map(|&id| id as u32).collect()
-}
-
-fn cached(model: &Model, arith: &dyn Arithmetic, ids: &[u32], n: usize, keep: Keep) -> Trace {
-    let opts = RunOptions { keep, decode_from: Some(n), ..RunOptions::default() };
-    run(model, arith, ids, &opts).expect("golden ids are in the vocabulary")
-}
-
-fn differing(a: &[f64], b: &[f64]) -> usize {
-    assert_eq!(a.len(), b.len(), "two lengths");
-    a.iter().zip(b).filter(|(a, b)| a.to_bits() != b.to_bits()).count()
-}
-
-fn distance(a: &[f64], b: &[f64]) -> f64 {
-    assert_eq!(a.len(), b.len(), "two lengths");
-    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
-}
 
 #[test]
 fn bf16_logits_prefill_and_cached_are_those_of_transformers() {
@@ -147,17 +92,11 @@ fn bf16_operations_of_a_prefill_are_those_of_transformers() {
     }
 }
 
-fn swapped(a: &Array) -> Vec<f64> {
-    let [h, s, d] = a.shape[..] else { panic!("three extents") };
-    let at = |i: usize| ((i / d % h) * s + i / d / h) * d + i % d;
-    (0..h * s * d).map(|i| a.values[at(i)]).collect()
-}
-
 #[test]
 fn ideal_equals_the_honest_f64_logits() {
     for name in ["qwen3_tied", "qwen3_untied"] {
         let (model, golden) = (model(name), golden(&format!("{name}.oracle.safetensors")));
-        let prompts = self::golden(&format!("{name}.bf16.safetensors"));
+        let prompts = golden::golden(&format!("{name}.bf16.safetensors"));
         for n in PROMPTS {
             let ids = ids(&prompts, n);
             let trace = cached(&model, &Ideal, &ids, n, Keep::Logits);

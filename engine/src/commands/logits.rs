@@ -49,6 +49,7 @@ pub fn command(args: &LogitsArgs) -> Result<(), Failure> {
         let mut traced = Traced::new(cpu, batch);
         let logits = run(&mut traced, &model, &settings.prompts, &settings.plan)?;
         let mut taps = traced.finish().0;
+        taps.iter_mut().for_each(|(site, tap)| split_heads(site, tap, &model.shape));
         taps.extend(rotary_taps(&model.shape, model.dtype, &settings));
         Ok::<_, Failure>((logits, taps))
     })?;
@@ -61,6 +62,20 @@ fn logits_tap(logits: Logits) -> Tap {
     let [batch, rows, vocab] = logits.shape;
     let shape = if batch > 1 { vec![batch, rows, vocab] } else { vec![rows, vocab] };
     Tap { shape, data: logits.logits }
+}
+
+/// Gives tensors of heads their axis: `[rows, heads, head_dim]`, after the batch if there is one.
+fn split_heads(site: &str, tap: &mut Tap, shape: &Shape) {
+    let heads = match site.rsplit('.').next() {
+        Some("q_norm" | "q_rope") => shape.heads,
+        Some("k_norm" | "k_rope" | "k_cache" | "v_cache") => shape.kv_heads,
+        _ => return,
+    };
+    let batch = tap.shape.len() - 2;
+    let sequences: usize = tap.shape[..batch].iter().product();
+    let rows = tap.data.len() / (sequences * heads * shape.head_dim);
+    tap.shape.truncate(batch);
+    tap.shape.extend([rows, heads, shape.head_dim]);
 }
 
 /// The rotary tables of a run, under their sites' names.

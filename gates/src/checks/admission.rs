@@ -13,7 +13,7 @@ use samebits_fixtures::hostile::{self, Case, Verdict};
 use samebits_fixtures::prompt_ids;
 
 use super::{CheckError, Measure, Outcome};
-use crate::compare::{Comparison, at, compare};
+use crate::compare::{Comparison, at, compare_rows};
 use crate::context::Context;
 use crate::manifest::{Plant, Source};
 use crate::sites::{Bits, Dims, Sites, oracle_dtype};
@@ -38,7 +38,7 @@ fn open(folder: &Path, seed: u64) -> Result<Answer, CheckError> {
         Err(refusal) => return Ok(Err(refusal)),
     };
     let mut cpu = Cpu::new(Kernels::best(), Order::Invariant);
-    let model = match Model::load(&mut cpu, &checkpoint) {
+    let model = match Model::load(&mut cpu, &checkpoint, Order::Invariant) {
         Ok(model) => model,
         Err(refusal) => return Ok(Err(refusal)),
     };
@@ -144,6 +144,15 @@ fn name(role: Role) -> String {
         LayerRole::QNorm => "q_norm",
         LayerRole::KNorm => "k_norm",
         LayerRole::PostAttentionLayernorm => "post_attention_layernorm",
+        LayerRole::InProjQkv => "in_proj_qkv",
+        LayerRole::InProjZ => "in_proj_z",
+        LayerRole::InProjB => "in_proj_b",
+        LayerRole::InProjA => "in_proj_a",
+        LayerRole::Conv1d => "conv1d",
+        LayerRole::ALog => "a_log",
+        LayerRole::DtBias => "dt_bias",
+        LayerRole::GatedNorm => "gated_norm",
+        LayerRole::OutProj => "out_proj",
         LayerRole::GateProj => "gate_proj",
         LayerRole::UpProj => "up_proj",
         LayerRole::DownProj => "down_proj",
@@ -195,7 +204,7 @@ pub fn weights<'c>(
             }
             let site =
                 |bits| Sites::from([(name.clone(), Bits { dtype, shape: vec![n, k], bits })]);
-            found.then(compare(&site(bits(&want)), &site(got), &[0..n]));
+            found.then(compare_rows(&site(bits(&want)), &site(got), n));
         })?;
         if let Some(name) = absent {
             found.differing += 1;

@@ -12,7 +12,7 @@ use samebits_fixtures::golden::{self, Tensors};
 use samebits_fixtures::paths;
 
 use super::{CheckError, Measure, Outcome};
-use crate::compare::{Comparison, compare};
+use crate::compare::{Comparison, compare_rows};
 use crate::context::Context;
 use crate::engine::{Setup, trace};
 use crate::sites::{Bits, Dims, Sites};
@@ -119,10 +119,10 @@ pub fn narrow<'c>(ctx: &'c Context, which: &Narrow<'_>) -> Result<Measure<'c>, C
             let setup = if cached { setup.decode_from(*n, len) } else { setup };
             let traces = trace(&model, &setup, std::slice::from_ref(&run.ids), plant)?;
             let got = &traces.sequences[0];
-            let mut one = compare(&run.prefill, &rows_of(got, &run.prefill, 0..*n), &[0..*n]);
+            let mut one = compare_rows(&run.prefill, &rows_of(got, &run.prefill, 0..*n), *n);
             if cached {
                 let steps = rows_of(got, &run.steps, *n..len);
-                one.then(compare(&run.steps, &steps, &[0..STEPS]).labelled("cached step"));
+                one.then(compare_rows(&run.steps, &steps, STEPS).labelled("cached step"));
             }
             found.then(one.labelled(&format!("prompt of {n}:")));
             paths.push(traces.proof);

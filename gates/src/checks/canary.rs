@@ -6,7 +6,7 @@ use samebits::contract::{Dtype, Order};
 use samebits_fixtures::{paths, prompt_ids};
 
 use super::{CheckError, Measure, Outcome};
-use crate::compare::{Comparison, at, compare};
+use crate::compare::{Comparison, at, compare_rows};
 use crate::context::{Context, data};
 use crate::engine::{Setup, trace};
 use crate::manifest::{Bird, Gate, ManifestError, Plant};
@@ -48,20 +48,19 @@ pub fn prepare<'c>(ctx: &'c Context, bird: Bird) -> Result<Measure<'c>, CheckErr
             trace(&model, &setup, std::slice::from_ref(&ids), plant)?.sequences.remove(0),
         )
     };
-    let all = [0..PROMPT];
     Ok(match bird {
         Bird::FlippedBit => Box::new(move |plant| {
             plant.map(deaf).transpose()?;
             let flip = Plant::Defect("flip-bit-low".to_owned());
             let planted = if plant.is_some() { None } else { Some(&flip) };
-            let found = compare(&run(None)?, &run(planted)?, &all);
+            let found = compare_rows(&run(None)?, &run(planted)?, PROMPT);
             let first = found.first.as_ref().map(|f| (f.op.as_str(), f.layer, f.ulps));
             // One flipped bit shows where it is, as one unit in the last place.
             Ok(silent(first == Some(("down_proj", Some(0), Some(1))), &format!("saw {first:?}")))
         }),
         Bird::NullDefect => Box::new(move |plant| {
             let null = Plant::Defect("null".to_owned());
-            let found = compare(&run(None)?, &run(Some(plant.unwrap_or(&null)))?, &all);
+            let found = compare_rows(&run(None)?, &run(Some(plant.unwrap_or(&null)))?, PROMPT);
             Ok(Outcome::bitwise(found, dims.elements(PROMPT, PROMPT)))
         }),
         Bird::EmptySuite => Box::new(move |plant| {

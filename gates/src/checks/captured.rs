@@ -16,7 +16,7 @@ use samebits_fixtures::paths;
 
 use super::bitwise::{ids, recorded};
 use super::{CheckError, Measure, Outcome};
-use crate::compare::{Comparison, compare};
+use crate::compare::{Comparison, compare_rows};
 use crate::context::Context;
 use crate::engine::defect;
 use crate::sites::{Bits, Dims, Sites, op_of};
@@ -140,9 +140,9 @@ pub fn prepare<'c>(ctx: &'c Context, narrow: &str) -> Result<Measure<'c>, CheckE
             like.keys().filter_map(bits).collect()
         };
         let mut found = Comparison::default();
-        found.then(compare(&captured.prefill, &part(&captured.prefill, 0..PROMPT), &[0..PROMPT]));
+        found.then(compare_rows(&captured.prefill, &part(&captured.prefill, 0..PROMPT), PROMPT));
         let step = part(&captured.step, PROMPT..PROMPT + 1);
-        found.then(compare(&captured.step, &step, &[0..1]).labelled("first cached step"));
+        found.then(compare_rows(&captured.step, &step, 1).labelled("first cached step"));
         Ok(Outcome::bitwise(found, expected).with_hits(defective.hits()))
     }))
 }

@@ -7,10 +7,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use clap::Parser;
+use samebits::commands::generate::{self, GenerateArgs};
 use samebits::contract::{Dtype, Order};
 use samebits::cpu::{Cpu, Kernels};
 use samebits::op::Backend;
 use samebits_fixtures::prompt_ids;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::{CheckError, Measure, Outcome};
@@ -30,6 +33,8 @@ pub struct Answer {
     pub sites: BTreeMap<String, String>,
     /// Argmax of every row.
     pub argmax: Vec<u32>,
+    /// Ids that `generate --json` prints for the prompt: greedy ones, then sampled ones.
+    pub generated: Vec<u32>,
     /// Ops at which a planted fault acted.
     pub hits: u64,
 }
@@ -67,18 +72,85 @@ pub fn answer(ctx: &Context, question: &Question<'_>) -> Result<Answer, CheckErr
     let mut sites = traces.sequences[0].clone();
     sites.extend(rotary_sites(&model, &setup, len));
     let sites = sites.into_iter().map(|(name, bits)| (name, bits.sha256())).collect();
-    Ok(Answer { weights, sites, argmax: traces.argmax, hits: traces.hits })
+    let mut ids = generated(question, None)?;
+    ids.extend(generated(question, Some(TEMPERATURE))?);
+    Ok(Answer { weights, sites, argmax: traces.argmax, generated: ids, hits: traces.hits })
+}
+
+/// New ids of each of the two generations, and the temperature of the second.
+const GENERATED: usize = 16;
+const TEMPERATURE: f32 = 1.5;
+
+/// The words of `generate`, parsed as the engine's binary parses them.
+#[derive(Parser)]
+struct CommandLine {
+    #[command(flatten)]
+    args: GenerateArgs,
+}
+
+/// What `generate --json` prints, as far as a process reads it.
+#[derive(Deserialize)]
+struct Generation {
+    sequences: Vec<Generated>,
+}
+
+#[derive(Deserialize)]
+struct Generated {
+    ids: Vec<u32>,
+}
+
+/// The ids that the engine's own command prints.
+fn generated(question: &Question<'_>, temperature: Option<f32>) -> Result<Vec<u32>, CheckError> {
+    let ids: Vec<String> = question.ids.iter().map(u32::to_string).collect();
+    let mut words = vec!["generate".into(), question.model.as_os_str().to_os_string()];
+    // No id ends a sequence: one outside the vocabulary is never generated.
+    for (option, value) in [
+        ("--ids", ids.join(",")),
+        ("--dtype", question.dtype.name().to_owned()),
+        ("--max-new", GENERATED.to_string()),
+        ("--stop", u32::MAX.to_string()),
+    ] {
+        words.extend([option.into(), value.into()]);
+    }
+    if let Some(temperature) = temperature {
+        words.extend(["--temperature".into(), temperature.to_string().into()]);
+    }
+    words.push("--json".into());
+    let args = CommandLine::parse_from(words).args;
+    let mut out = Vec::new();
+    generate::command(&args, &mut out)?;
+    let said: Generation =
+        serde_json::from_slice(&out).map_err(CheckError::json(question.model))?;
+    Ok(said.sequences.into_iter().flat_map(|sequence| sequence.ids).collect())
 }
 
 /// Asks a fresh process.
 fn ask(ctx: &Context, index: usize, question: &Question<'_>) -> Result<Answer, CheckError> {
+    ask_by(ctx, index, question, Command::new(&ctx.child))
+}
+
+/// Asks a process that `command` starts.
+pub fn ask_by(
+    ctx: &Context,
+    index: usize,
+    question: &Question<'_>,
+    mut command: Command,
+) -> Result<Answer, CheckError> {
     let ids: Vec<String> = question.ids.iter().map(u32::to_string).collect();
-    let mut command = Command::new(&ctx.child);
     command.arg("answer").arg(question.model).args(["--dtype", question.dtype.name()]);
     command.args(["--ids", &ids.join(",")]).stdin(Stdio::null());
     if let Some(plant) = question.plant {
         command.args(["--defect", plant.id()]);
     }
+    output(ctx, &mut command, index)
+}
+
+/// What a process answers in JSON.
+pub fn output<T: DeserializeOwned>(
+    ctx: &Context,
+    command: &mut Command,
+    index: usize,
+) -> Result<T, CheckError> {
     let output = command.output().map_err(CheckError::io(&ctx.child))?;
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -108,8 +180,7 @@ pub fn prepare<'c>(ctx: &'c Context, case: &Case<'_>) -> Result<Measure<'c>, Che
     let dims = Dims::of(ctx.reference(folder.path())?.config());
     let (dtype, processes, side) = (case.dtype, case.processes, case.side);
     let ids = prompt_ids(ctx.seed, dims.vocab, case.prompt);
-    let weights = (LAYER_WEIGHTS * dims.layers + OTHER_WEIGHTS) as u64;
-    let expected = (processes as u64 - 1) * (weights + dims.sites() + 2 + ids.len() as u64);
+    let expected = (processes as u64 - 1) * due(&dims, ids.len());
     Ok(Box::new(move |plant| {
         let mut answers = Vec::new();
         for index in 0..processes {
@@ -129,7 +200,14 @@ pub fn prepare<'c>(ctx: &'c Context, case: &Case<'_>) -> Result<Measure<'c>, Che
     }))
 }
 
-fn compare(first: &Answer, other: &Answer) -> Comparison {
+/// Hashes and ids of one answer: of weights, sites, rotary tables and rows, and the new ids.
+pub fn due(dims: &Dims, rows: usize) -> u64 {
+    let weights = (LAYER_WEIGHTS * dims.layers + OTHER_WEIGHTS) as u64;
+    weights + dims.sites() + 2 + (rows + 2 * GENERATED) as u64
+}
+
+/// Compares the answers of two processes.
+pub fn compare(first: &Answer, other: &Answer) -> Comparison {
     let mut found = Comparison::default();
     for (role, hash) in &first.weights {
         let text = format!("weight {role}");
@@ -142,6 +220,11 @@ fn compare(first: &Answer, other: &Answer) -> Comparison {
     for (row, id) in first.argmax.iter().enumerate() {
         let got = other.argmax.get(row);
         found.digest("argmax", Some(row), got == Some(id), &format!("want id {id}, got {got:?}"));
+    }
+    for (step, id) in first.generated.iter().enumerate() {
+        let got = other.generated.get(step);
+        let text = format!("generated: want id {id}, got {got:?}");
+        found.digest("generated", Some(step), got == Some(id), &text);
     }
     found
 }

@@ -11,7 +11,7 @@ use samebits_fixtures::prompt_ids;
 use samebits_reports::PathProof;
 
 use super::{CheckError, Measure, Outcome};
-use crate::compare::{Comparison, compare, nonfinite};
+use crate::compare::{Comparison, compare_rows, nonfinite};
 use crate::context::Context;
 use crate::engine::{Setup, Traces, trace};
 use crate::manifest::{Plant, Side, Source, Variant};
@@ -49,12 +49,12 @@ fn setups(variant: &Variant, len: usize, seed: u64) -> Vec<Setup> {
             counts.iter().map(setup).collect()
         }
         Variant::Kernels => {
-            let setup = |kernels: &&'static Kernels| Setup {
-                kernels: *kernels,
+            let setup = |kernels: &'static Kernels| Setup {
+                kernels,
                 ..new(format!("kernels={}", kernels.name))
             };
             let tables = Kernels::supported();
-            tables[..tables.len() - 1].iter().map(setup).collect()
+            tables[..tables.len() - 1].iter().copied().map(setup).collect()
         }
         Variant::Splits(random) => {
             let two = (1..len).map(|first| vec![first, len - first]);
@@ -103,7 +103,7 @@ pub fn prepare<'c>(ctx: &'c Context, case: &Case<'_>) -> Result<Measure<'c>, Che
         for setup in &setups {
             let second = trace(&model, setup, &prompts, plant)?;
             for (i, single) in singles.iter().enumerate() {
-                let one = compare(&single.sequences[0], &second.sequences[i], &[0..len]);
+                let one = compare_rows(&single.sequences[0], &second.sequences[i], len);
                 let which = if batch > 1 { format!(" sequence {i}:") } else { ":".to_owned() };
                 found.then(one.labelled(&format!("{}{which}", setup.label)));
             }

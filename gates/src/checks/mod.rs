@@ -19,11 +19,13 @@ mod probes;
 pub mod readme;
 pub mod rmsnorm;
 mod rounded;
+pub mod running;
 pub mod tidy;
 
 use std::path::{Path, PathBuf};
 
 use samebits::checkpoint::CheckpointError;
+use samebits::generate::{ChatError, GenerateError, TextError};
 use samebits::model::RunError;
 use samebits_defects::{DefectError, ReplayError};
 use samebits_oracle::OracleError;
@@ -46,6 +48,18 @@ pub enum CheckError {
     /// The engine refused a run.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// The engine refused a generation.
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+    /// A tokenizer.
+    #[error(transparent)]
+    Text(#[from] TextError),
+    /// A chat template.
+    #[error(transparent)]
+    Chat(#[from] ChatError),
+    /// A command of the engine that ended without an answer.
+    #[error("generate: {0}")]
+    Command(#[from] samebits::commands::Failure),
     /// The engine refused a checkpoint.
     #[error(transparent)]
     Admission(#[from] CheckpointError),
@@ -225,5 +239,6 @@ pub fn prepare<'c>(gate: &'c Gate, ctx: &'c Context) -> Result<Measure<'c>, Chec
         Check::Tidy => tidy::prepare(ctx),
         Check::Canary { bird } => canary::prepare(ctx, *bird),
         Check::Readme => readme::prepare(ctx),
+        other => running::prepare(other, ctx),
     }
 }

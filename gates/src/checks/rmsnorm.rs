@@ -14,7 +14,7 @@ use samebits_oracle::{self as oracle, Arithmetic};
 use serde::{Deserialize, Serialize};
 
 use super::{CheckError, Measure, Outcome};
-use crate::compare::{Comparison, compare};
+use crate::compare::{Comparison, compare_rows};
 use crate::context::{Context, data};
 use crate::engine::defect;
 use crate::sites::{Bits, Sites, oracle_dtype};
@@ -145,7 +145,7 @@ pub fn prepare<'c>(_ctx: &'c Context, dtype: Dtype) -> Result<Measure<'c>, Check
                 Sites::from([("layers.0.input_layernorm".to_owned(), bits)])
             };
             let text = format!("width {}, amplitude {:e}:", case.width, case.amplitude);
-            let mut one = compare(&site(bits), &site(got.bits[..n].to_vec()), &[0..1]);
+            let mut one = compare_rows(&site(bits), &site(got.bits[..n].to_vec()), 1);
             let same = got.sha256() == case.sha256;
             one.digest("layers.0.input_layernorm", Some(0), same, "hash of the whole row");
             found.then(one.labelled(&text));

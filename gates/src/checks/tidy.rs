@@ -182,15 +182,14 @@ pub fn prepare<'c>(_ctx: &'c Context) -> Result<Measure<'c>, CheckError> {
         let mut files = files.clone();
         files.extend(plant.map(planted).transpose()?);
         let found = findings(&files, &rules);
-        let mut comparison = Comparison::default();
-        comparison.compared = files.len() as u64;
-        comparison.differing = found.len() as u64;
-        comparison.first = found.first().map(|finding| {
+        let first = found.first().map(|finding| {
             let Finding { file, line, what, .. } = finding;
             let mut first = at(finding.rule, None);
             first.text = format!("{file}:{line}: {what}; {} findings in all", found.len());
             first
         });
+        let (compared, differing) = (files.len() as u64, found.len() as u64);
+        let comparison = Comparison { compared, differing, first, nonfinite: 0 };
         let outcome = Outcome::bitwise(comparison, files.len() as u64);
         Ok(Outcome { statistic: "findings", ..outcome })
     }))

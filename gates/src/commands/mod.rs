@@ -10,6 +10,7 @@ mod readme;
 mod replay;
 mod report;
 pub mod run;
+mod steps;
 mod tidy;
 
 use std::io::{self, Write};
@@ -53,6 +54,9 @@ enum Command {
     /// Answer with hashes, for the determinism gates.
     #[command(hide = true)]
     Answer(answer::Args),
+    /// Count the heap over decode steps, for the allocator gates.
+    #[command(hide = true)]
+    Steps(steps::Args),
 }
 
 /// Why a command ended without a verdict.
@@ -111,6 +115,7 @@ pub fn dispatch(cli: Cli) -> ExitCode {
         Command::Replay(args) => replay::command(&args),
         Command::Golden(args) => golden::command(&args, &mut out),
         Command::Answer(args) => answer::command(&args, &mut out),
+        Command::Steps(args) => steps::command(&args, &mut out),
     };
     let done = done.and_then(|code| out.flush().map(|()| code).map_err(Failure::Output));
     match done {

@@ -116,10 +116,8 @@ impl View for Stored {
 }
 
 fn write(path: &Path, sites: BTreeMap<String, Bits>, order: Order) -> Result<(), Failure> {
-    let info = HashMap::from([
-        ("format".to_owned(), "pt".to_owned()),
-        ("order".to_owned(), order.name().to_owned()),
-    ]);
+    // One entry only: the crate writes them in an order of its own.
+    let info = HashMap::from([("samebits".to_owned(), format!("{} order", order.name()))]);
     let stored = sites.into_iter().map(|(name, bits)| (name, Stored(bits)));
     let bytes = safetensors::serialize(stored, Some(info))
         .map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?;
@@ -135,12 +133,16 @@ pub fn command(args: &Args) -> Result<u8, Failure> {
     }
     let checkpoint = Checkpoint::open_as(&args.model, args.dtype)?;
     let mut cpu = Cpu::new(Kernels::best(), args.order);
-    let model = Model::load(&mut cpu, &checkpoint)?;
+    let model = Model::load(&mut cpu, &checkpoint, args.order)?;
     let dims = Dims::of_shape(&model.shape);
     let tensors = golden::tensors(&args.inject).map_err(CheckError::from)?;
     let mut taps = BTreeMap::new();
     for (name, tensor) in &tensors {
-        taps.insert(name.clone(), tap(name, tensor)?);
+        // `logits` is what commands call the site `lm_head`; a file of taps holds both.
+        let site = if name == "logits" { "lm_head" } else { name };
+        if site == name || !tensors.contains_key(site) {
+            taps.insert(site.to_owned(), tap(name, tensor)?);
+        }
     }
     let rotary = take_rotary(&mut taps).map_err(CheckError::from)?;
     let mut sites = BTreeMap::new();

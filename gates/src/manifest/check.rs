@@ -1,0 +1,348 @@
+//! What a check does, with the parameters of each kind.
+
+use samebits::contract::{Dtype, Order};
+use samebits_fixtures::Spec;
+use serde::Deserialize;
+
+/// Where a checkpoint comes from.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Source {
+    /// The trained tiny model; `--model` replaces it.
+    Embedded,
+    /// A narrow checkpoint among the fixtures.
+    Narrow(String),
+    /// A synthetic checkpoint of a named shape.
+    Named(String),
+    /// A synthetic checkpoint of any shape.
+    Spec(Spec),
+}
+
+/// How a second run differs from the first.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Variant {
+    /// A prefill of `n` rows, then single rows through the cache.
+    Cached(Vec<usize>),
+    /// Query chunks of these sizes.
+    Chunks(Vec<usize>),
+    /// As one of a batch of this many sequences.
+    Batch(usize),
+    /// In pools of these many threads, after a run in a pool of one.
+    Threads(Vec<usize>),
+    /// On every kernel table.
+    Kernels,
+    /// Every split into two pieces, and this many random ones into more.
+    Splits(usize),
+}
+
+/// What a check does, with its parameters.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Check {
+    /// Every op of a narrow checkpoint on the inputs Transformers had.
+    Captured {
+        /// Which checkpoint.
+        narrow: String,
+    },
+    /// Whole runs of a narrow checkpoint against Transformers' tensors.
+    Narrow {
+        /// Which checkpoint.
+        narrow: String,
+        /// The run's dtype.
+        dtype: Dtype,
+        /// Lengths of the prompts.
+        prompts: Vec<usize>,
+        /// Whether the cached steps are compared too.
+        cached: bool,
+    },
+    /// A run against hashes of what Transformers computed.
+    Hashes {
+        /// The file of hashes.
+        file: String,
+        /// The engine's order.
+        order: Order,
+        /// Length of the prompt, which names the run.
+        prompt: usize,
+        /// Whether the cached steps are compared too.
+        cached: bool,
+    },
+    /// Logits of odd shapes against hashes of what Transformers computed.
+    Strangers {
+        /// Name of the shape; every one of the file must be a gate.
+        name: String,
+    },
+    /// Every site of a run against the contract computed operation by operation.
+    Contract {
+        /// The checkpoint.
+        model: Source,
+        /// The run's dtype.
+        dtype: Dtype,
+        /// The order of both.
+        order: Order,
+        /// Ids of the prompt.
+        prompt: usize,
+        /// Further ids through the cache.
+        steps: usize,
+    },
+    /// Kernel tables against each other and against the contract on random operands.
+    Kernels {
+        /// Which kernel.
+        kernel: String,
+        /// Random cases.
+        cases: u64,
+    },
+    /// Two runs that must agree at every site.
+    Invariance {
+        /// The checkpoint.
+        model: Source,
+        /// The run's dtype.
+        dtype: Dtype,
+        /// Ids of the prompt.
+        prompt: usize,
+        /// How they differ.
+        variant: Variant,
+    },
+    /// Fresh processes that must agree in weights, activations and argmax.
+    Determinism {
+        /// The checkpoint.
+        model: Source,
+        /// The run's dtype.
+        dtype: Dtype,
+        /// Ids of the prompt.
+        prompt: usize,
+        /// Processes.
+        processes: usize,
+    },
+    /// End-to-end distance from exact arithmetic.
+    Ideal {
+        /// The checkpoint.
+        model: Source,
+        /// The run's dtype.
+        dtype: Dtype,
+        /// Ids of each prompt.
+        prompts: Vec<usize>,
+        /// What is measured.
+        statistic: IdealStatistic,
+    },
+    /// Each op on the engine's own inputs against exact arithmetic rounded where the model rounds.
+    Rounded {
+        /// The checkpoint.
+        model: Source,
+        /// The run's dtype.
+        dtype: Dtype,
+        /// Ids of the prompt.
+        prompt: usize,
+    },
+    /// Exact values of RMSNorm over an amplitude ladder.
+    Rmsnorm {
+        /// The dtype.
+        dtype: Dtype,
+    },
+    /// Summation trees revealed by masked probes.
+    Order {
+        /// The dtype.
+        dtype: Dtype,
+    },
+    /// NaN in everything that a run has not written.
+    Poison {
+        /// The checkpoint.
+        model: Source,
+        /// The run's dtype.
+        dtype: Dtype,
+        /// Ids of a first request.
+        long: usize,
+        /// Ids of a second one in the same buffers.
+        short: usize,
+    },
+    /// Checkpoints as users' disks hold them, each with its right verdict.
+    Hostile,
+    /// Every weight on the device against an independent reader.
+    Weights {
+        /// The checkpoint.
+        model: Source,
+        /// The run's dtype.
+        dtype: Dtype,
+    },
+    /// Who may know whom, what may stand where, and how large it may be.
+    Tidy,
+    /// A comparison that must be red.
+    Canary {
+        /// Which.
+        bird: Bird,
+    },
+    /// The tables in the README are those of the accepted results.
+    Readme,
+    /// The heap over decode steps.
+    Allocator {
+        /// The checkpoint.
+        model: Source,
+        /// The run's dtype.
+        dtype: Dtype,
+        /// Decode steps.
+        steps: usize,
+        /// Sequences.
+        batch: usize,
+        /// Threads.
+        threads: usize,
+        /// Whether ids are drawn.
+        sampled: bool,
+    },
+    /// Reads, writes and fences of decode steps.
+    HostSync {
+        /// The checkpoint.
+        model: Source,
+        /// The run's dtype.
+        dtype: Dtype,
+        /// Decode steps.
+        steps: usize,
+        /// Sequences.
+        batch: usize,
+        /// Whether ids are drawn.
+        sampled: bool,
+    },
+    /// Draws from single rows against a sampler written apart.
+    Draws,
+    /// Counts of many draws against the reference's softmax.
+    Distribution,
+    /// Greedy choices among equals.
+    Ties,
+    /// Draws of the generation loop against a sampler written apart.
+    LoopDraws {
+        /// The checkpoint.
+        model: Source,
+        /// The run's dtype.
+        dtype: Dtype,
+        /// Sequences.
+        batch: usize,
+        /// New ids.
+        steps: usize,
+    },
+    /// Generations of a batch against each sequence alone.
+    GeneratedBatch {
+        /// The checkpoint.
+        model: Source,
+        /// The run's dtype.
+        dtype: Dtype,
+        /// Sequences.
+        batch: usize,
+        /// New ids.
+        steps: usize,
+    },
+    /// A generation that is cut and resumed against the whole, in pools of several sizes.
+    Resumed {
+        /// The checkpoint.
+        model: Source,
+        /// The run's dtype.
+        dtype: Dtype,
+        /// New ids before the cut.
+        before: usize,
+        /// New ids after it.
+        after: usize,
+        /// Whether ids are drawn.
+        sampled: bool,
+    },
+    /// Requests that share a process or buffers against each alone.
+    Sessions {
+        /// The checkpoint.
+        model: Source,
+        /// The run's dtype.
+        dtype: Dtype,
+        /// Ids of the longer prompt.
+        long: usize,
+        /// Ids of the shorter one.
+        short: usize,
+        /// Greedy steps of each.
+        steps: usize,
+    },
+    /// Fresh processes in other surroundings that must agree.
+    Perturbed {
+        /// The checkpoint.
+        model: Source,
+        /// The run's dtype.
+        dtype: Dtype,
+        /// Ids of the prompt.
+        prompt: usize,
+        /// The surroundings.
+        how: Vec<Perturbation>,
+    },
+    /// Text and conversations against what Transformers made of them.
+    Text {
+        /// Whose tokenizer.
+        tokenizer: Tokenizer,
+    },
+}
+
+/// End-to-end statistics against exact arithmetic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IdealStatistic {
+    /// Largest logit error over largest logit.
+    ErrRelMax,
+    /// Rms error over that of Transformers' own arithmetic.
+    RmsRatio,
+}
+
+/// What a canary breathes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bird {
+    /// One flipped bit must be seen, where it is.
+    FlippedBit,
+    /// The null defect must change no bit.
+    NullDefect,
+    /// A suite without gates must be an error.
+    EmptySuite,
+}
+
+/// Surroundings of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Perturbation {
+    /// No address space layout randomisation.
+    FixedLayout,
+    /// Sixty thousand bytes more of environment.
+    Environment,
+    /// No environment at all.
+    EmptyEnvironment,
+    /// Another working folder.
+    Folder,
+    /// This many threads.
+    Threads(usize),
+    /// Blocks of memory filled as they are handed out and taken back.
+    Memory,
+    /// All cores busy with something else.
+    Load,
+}
+
+/// Whose tokenizer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tokenizer {
+    /// The embedded model's.
+    Embedded,
+    /// The one that Qwen3 is published with.
+    Qwen3,
+}
+
+impl Check {
+    /// The checkpoint that `--model` replaces, if the check is about any checkpoint.
+    pub fn generic(&self) -> bool {
+        match self {
+            Self::Contract { model, .. }
+            | Self::Invariance { model, .. }
+            | Self::Determinism { model, .. }
+            | Self::Ideal { model, .. }
+            | Self::Rounded { model, .. }
+            | Self::Poison { model, .. }
+            | Self::Weights { model, .. }
+            | Self::HostSync { model, .. }
+            | Self::LoopDraws { model, .. }
+            | Self::GeneratedBatch { model, .. }
+            | Self::Resumed { model, .. }
+            | Self::Perturbed { model, .. }
+            | Self::Sessions { model, .. } => *model == Source::Embedded,
+            _ => false,
+        }
+    }
+}
