@@ -69,7 +69,7 @@ fn order_of(sites: &Taps, layers: usize) -> Vec<String> {
     ];
     let mut order = vec!["embed_tokens".to_owned()];
     order.extend((0..layers).flat_map(|i| within.map(|op| format!("layers.{i}.{op}"))));
-    order.extend(["norm", "lm_head"].map(str::to_owned));
+    order.extend(["norm", "kept", "lm_head"].map(str::to_owned));
     assert_eq!(order.len(), sites.len(), "the list holds every site");
     order
 }

@@ -49,6 +49,7 @@ pub fn command(args: &LogitsArgs) -> Result<(), Failure> {
         let mut traced = Traced::new(cpu, batch);
         let logits = run(&mut traced, &model, &settings.prompts, &settings.plan)?;
         let mut taps = traced.finish().0;
+        taps.remove("kept"); // Rows of `norm` once more.
         taps.iter_mut().for_each(|(site, tap)| split_heads(site, tap, &model.shape));
         taps.extend(rotary_taps(&model.shape, model.dtype, &settings));
         Ok::<_, Failure>((logits, taps))

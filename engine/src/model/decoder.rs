@@ -69,13 +69,8 @@ pub fn forward<B: Backend>(
     let (a, kept, ids, form) = (&mut s.acts, step.kept, &s.kept_rows, form(family));
     let (out, weight) = (&mut a.h, &model.norm);
     b.run(at("norm"), Op::RmsNorm { out, x: &a.x, weight, eps, form, rows, width });
-    let x = if kept == rows {
-        &a.h
-    } else {
-        b.run(at("kept"), Op::Take { out: &mut a.kept, x: &a.h, ids, rows: kept, width });
-        &a.kept
-    };
-    let (out, weight, rows) = (&mut a.logits, model.lm_head(), Rows::all(kept));
+    b.run(at("kept"), Op::Take { out: &mut a.kept, x: &a.h, ids, rows: kept, width });
+    let (out, x, weight, rows) = (&mut a.logits, &a.kept, model.lm_head(), Rows::all(kept));
     b.run(at("lm_head"), Op::Linear { out, x, weight, rows, width: vocab });
     let (out, x) = (&mut s.argmax, &a.logits);
     b.run(at("argmax"), Op::Argmax { out, x, rows: kept, width: vocab });
