@@ -9,14 +9,14 @@ use crate::fault::{Positions, Tables};
 
 /// Neighbours rotate together: the op on the elements dealt to halves, dealt back.
 pub fn pairing<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>) -> bool {
-    let Op::Rope { out, x, table, positions, rows, heads, dim } = op else { return false };
-    let (rows, heads, dim) = (*rows, *heads, *dim);
+    let Op::Rope { out, x, table, positions, rows, heads, dim, rotary } = op else { return false };
+    let (rows, heads, dim, rotary) = (*rows, *heads, *dim, *rotary);
     let half = dim / 2;
     let x = b.mem().read(x, 0, rows * heads * dim);
     let dealt = |i: usize| i / dim * dim + 2 * (i % dim % half) + i % dim / half;
     let back = |i: usize| i / dim * dim + i % dim / 2 + i % 2 * half;
     let x = upload(b, &gather(&x, dealt));
-    b.run(site, Op::Rope { out, x: &x, table, positions, rows, heads, dim });
+    b.run(site, Op::Rope { out, x: &x, table, positions, rows, heads, dim, rotary });
     for out in op.outs() {
         let Out::Act { act, part, .. } = out else { continue };
         let rotated = part.read(b.mem(), act).data;
@@ -27,39 +27,39 @@ pub fn pairing<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>) -> bool
 
 /// Positions one too small, where the forward does not start at 0.
 pub fn late<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>) -> bool {
-    let Op::Rope { out, x, table, positions, rows, heads, dim } = op else { return false };
+    let Op::Rope { out, x, table, positions, rows, heads, dim, rotary } = op else { return false };
     let right = b.mem().read_ints(positions, *rows);
     if right.contains(&0) {
         return false;
     }
     let positions = upload_ints(b, &right.iter().map(|p| p - 1).collect::<Vec<_>>());
-    let (rows, heads, dim) = (*rows, *heads, *dim);
-    b.run(site, Op::Rope { out, x, table, positions: &positions, rows, heads, dim });
+    let (rows, heads, dim, rotary) = (*rows, *heads, *dim, *rotary);
+    b.run(site, Op::Rope { out, x, table, positions: &positions, rows, heads, dim, rotary });
     true
 }
 
 /// Tables of too few bits.
 pub fn tables<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>, form: Tables) -> bool {
-    let Op::Rope { out, x, table, positions, rows, heads, dim } = op else { return false };
-    let (rows, heads, dim) = (*rows, *heads, *dim);
+    let Op::Rope { out, x, table, positions, rows, heads, dim, rotary } = op else { return false };
+    let (rows, heads, dim, rotary) = (*rows, *heads, *dim, *rotary);
     let at = b.mem().read_ints(positions, rows);
     if form == Tables::Positions {
         let short: Vec<u32> = at.iter().map(|p| eight_bits(*p)).collect();
         let positions = upload_ints(b, &short);
-        b.run(site, Op::Rope { out, x, table, positions: &positions, rows, heads, dim });
+        b.run(site, Op::Rope { out, x, table, positions: &positions, rows, heads, dim, rotary });
         return true;
     }
     let count = at.iter().max().map_or(0, |p| *p as usize + 1);
     let [cos, sin] = match form {
-        Tables::Frequencies => from_short_frequencies(b, table, count, dim / 2),
+        Tables::Frequencies => from_short_frequencies(b, table, count, rotary / 2),
         _ => [&table.cos, &table.sin].map(|act| {
-            let data = b.mem().read(act, 0, count * dim / 2);
+            let data = b.mem().read(act, 0, count * rotary / 2);
             let short = Tensor::from_f32(Dtype::Bf16, &data.to_f32());
             Tensor::from_f32(data.dtype(), &short.to_f32())
         }),
     };
     let table = Rotary { cos: upload(b, &cos), sin: upload(b, &sin) };
-    b.run(site, Op::Rope { out, x, table: &table, positions, rows, heads, dim });
+    b.run(site, Op::Rope { out, x, table: &table, positions, rows, heads, dim, rotary });
     true
 }
 

@@ -22,7 +22,8 @@ fn cpu() -> Cpu {
 
 fn model(dtype: Dtype) -> Model<CpuMem> {
     let checkpoint = Checkpoint::embedded_as(Some(dtype)).expect("the embedded model is admitted");
-    Model::load(&mut cpu(), &checkpoint).expect("the embedded model has no files to fail")
+    Model::load(&mut cpu(), &checkpoint, Order::Invariant)
+        .expect("the embedded model has no files to fail")
 }
 
 /// 20 ids; long ones pass position 256.

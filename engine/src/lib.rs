@@ -1,4 +1,5 @@
-//! An exact inference engine for Qwen3: one numerics contract, the same bits everywhere.
+//! An exact inference engine for Qwen3 and Qwen3.5: one numerics contract, the same bits
+//! everywhere.
 //!
 //! Here: checkpoint admission ([`checkpoint`]), the contract's arithmetic ([`contract`]), the seam
 //! every op passes through ([`op`]), the CPU backend ([`cpu`]), the model ([`model`]), generation

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use crate::contract::{Dtype, Element};
-use crate::op::{Backend, Memory, Op, Out, Site, Written};
+use crate::op::{Backend, CONV_STATE, Memory, Op, Out, STATE, Site, Written};
 use crate::tensor::Tensor;
 
-/// A backend whose ops' outputs are copied to the host.
+/// A backend whose ops' outputs are copied to the host. Of a state only the last copy is kept.
 pub struct Traced<B> {
     inner: B,
     batch: usize,
@@ -14,7 +14,7 @@ pub struct Traced<B> {
     taps: BTreeMap<Site, Vec<Written>>,
 }
 
-/// One site's tensor: the rows of all forwards, joined.
+/// One site's tensor: the rows of all forwards, joined; a state as the last forward left it.
 #[derive(Clone, Debug)]
 pub struct Tap {
     /// Shape; a leading batch axis only where there is more than one sequence.
@@ -53,7 +53,11 @@ impl<B: Backend> Backend for Traced<B> {
             let site = name.map_or(site, |name| site.named(name));
             if (self.wanted)(site) {
                 let written = part.read(self.inner.mem(), act);
-                self.taps.entry(site).or_default().push(written);
+                let taps = self.taps.entry(site).or_default();
+                if matches!(site.op, CONV_STATE | STATE) {
+                    taps.clear();
+                }
+                taps.push(written);
             }
         }
     }

@@ -6,7 +6,7 @@
 use std::path::Path;
 
 use samebits::checkpoint::Checkpoint;
-use samebits_fixtures::hostile::{Case, Verdict, cases};
+use samebits_fixtures::hostile::{Case, Verdict, cases, hybrid_cases};
 
 /// What admission does wrong for `case`; `None` if nothing.
 fn fault(case: &Case, scratch: &Path) -> Option<String> {
@@ -37,8 +37,16 @@ fn fault(case: &Case, scratch: &Path) -> Option<String> {
 
 #[test]
 fn every_case_gets_its_verdict() {
+    check(&cases());
+}
+
+#[test]
+fn every_hybrid_case_gets_its_verdict() {
+    check(&hybrid_cases());
+}
+
+fn check(all: &[Case]) {
     let scratch = tempfile::tempdir().expect("a scratch folder");
-    let all = cases();
     assert!(all.len() >= 30, "the table has shrunk to {} cases", all.len());
     let faults: Vec<String> = all
         .iter()

@@ -37,7 +37,7 @@ impl From<Infallible> for Failed {
 impl Engine {
     fn new(checkpoint: &Checkpoint, order: Order) -> Self {
         let mut cpu = Cpu::new(Kernels::best(), order);
-        let model = Model::load(&mut cpu, checkpoint).expect("it is readable");
+        let model = Model::load(&mut cpu, checkpoint, order).expect("it is readable");
         Self { cpu, model }
     }
 

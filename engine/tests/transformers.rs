@@ -15,7 +15,8 @@ fn logits(dir: &Path, dtype: Dtype, ids: &[u32], plan: &Plan) -> Tensor {
     let checkpoint = Checkpoint::open_as(dir, Some(dtype)).expect("fixtures are admitted");
     let on = |kernels| {
         let mut cpu = Cpu::new(kernels, Order::Transformers);
-        let model = Model::load(&mut cpu, &checkpoint).expect("fixtures are readable");
+        let model =
+            Model::load(&mut cpu, &checkpoint, Order::Transformers).expect("fixtures are readable");
         run(&mut cpu, &model, &[ids.to_vec()], plan).expect("fixture prompts fit").logits
     };
     let scalar = on(Kernels::supported()[0]);

@@ -113,7 +113,7 @@ impl Context {
             let checkpoint = Checkpoint::open_as(folder, Some(dtype))?;
             // Weights are laid out by dtype alone, so that every kernel table reads the same copy.
             let mut cpu = Cpu::new(Kernels::best(), Order::Invariant);
-            Ok(Model::load(&mut cpu, &checkpoint)?)
+            Ok(Model::load(&mut cpu, &checkpoint, Order::Invariant)?)
         })
     }
 

@@ -1,25 +1,33 @@
-//! `config.json` of a Qwen3.
+//! `config.json` of a Qwen3 or of a Qwen3.5's text model.
 //!
 //! Here: every key that decides a bit, its default where it is absent, and what is refused because
 //! the forward pass does not do it. The defaults are those of the family, never derived: an absent
-//! `head_dim` is 128 whatever the widths are. Absent: the shapes of the tensors, which the mapping
-//! compares with what is read here.
+//! `head_dim` of a Qwen3 is 128 whatever the widths are. Absent: the shapes of the tensors, which
+//! the mapping compares with what is read here.
 //!
 //! The invariant: a `Config` that exists can be run exactly as it says.
 
 use serde_json::Value;
 
+pub use super::fault::ConfigError;
+pub(super) use super::fault::Fault;
 use super::fields::{Fields, id, mistyped, shown};
+use super::generation_keys::GENERATION;
+use super::hybrid::{self, Family, LayerKinds, Linear, Place};
 use super::json::{self, one_line};
 use super::rope;
 use crate::contract::Dtype;
 
 /// Model types that are supported.
-pub const MODEL_TYPES: [&str; 1] = ["qwen3"];
+pub const MODEL_TYPES: [&str; 3] = ["qwen3", "qwen3_5", "qwen3_5_text"];
 
-/// The configuration of a Qwen3.
+/// The configuration of a Qwen3, or of a Qwen3.5's text model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// Which forward pass it takes.
+    pub family: Family,
+    /// `model_type` of the file.
+    pub model_type: &'static str,
     /// Rows of the embedding and of the head.
     pub vocab_size: usize,
     /// Width of the residual stream.
@@ -32,10 +40,18 @@ pub struct Config {
     pub num_attention_heads: usize,
     /// Number of key and value heads; divides the query heads.
     pub num_key_value_heads: usize,
-    /// Width of a head; even. Need not be `hidden_size / num_attention_heads`.
+    /// Which layers are attention.
+    pub layer_kinds: LayerKinds,
+    /// Widths of the gated delta nets; none in a Qwen3.
+    pub linear: Option<Linear>,
+    /// Width of a head; even in a Qwen3. Need not be `hidden_size / num_attention_heads`.
     pub head_dim: usize,
     /// Whether `head_dim` is the default of the family.
     pub head_dim_defaulted: bool,
+    /// Widths that are absent from the file, and so the defaults of the family.
+    pub defaulted: Vec<(&'static str, usize)>,
+    /// Width of a head that is rotated; even.
+    pub rotary_dim: usize,
     /// Added to the mean of squares.
     pub rms_norm_eps: f64,
     /// The same as the forward pass adds it.
@@ -56,49 +72,6 @@ pub struct Config {
     pub notices: Vec<String>,
 }
 
-/// Why a configuration is refused, in one line.
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub struct ConfigError(#[from] pub(super) Fault);
-
-/// What is wrong with a configuration.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum Fault {
-    #[error("{0}")]
-    Json(String),
-    #[error("holds {0}, not an object")]
-    NotObject(String),
-    #[error("model_type is {found}; supported: {}", MODEL_TYPES.join(", "))]
-    ModelType { found: String },
-    #[error("{key} must be {want}, found {found}")]
-    Type { key: &'static str, want: &'static str, found: String },
-    #[error("{key} must be from {low} to {high}, found {found}")]
-    Range { key: &'static str, low: u64, high: u64, found: String },
-    #[error("{key} {found} is not supported, only {only}")]
-    Unsupported { key: &'static str, found: String, only: &'static str },
-    #[error("num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}")]
-    Heads { heads: usize, kv_heads: usize },
-    #[error("head_dim {0} is odd: a head has two rotary halves")]
-    OddHeadDim(usize),
-    #[error(
-        "sliding_window {window} is in use from layer {layer} on; only full attention is supported"
-    )]
-    Window { layer: usize, window: i64 },
-    #[error("layer_types: layer {layer} is {found}; only \"full_attention\" is supported")]
-    LayerType { layer: usize, found: String },
-    #[error("layer_types has {found} entries, num_hidden_layers is {layers}")]
-    LayerTypes { found: usize, layers: usize },
-    #[error("quantization_config {method}: quantised weights are not supported")]
-    Quantised { method: String },
-    /// `by` is the key that gave `effective`, or "default".
-    #[error("rope_theta is stated twice: {effective} ({by}) takes effect, {key} states {stated}")]
-    Thetas { effective: f64, by: &'static str, key: &'static str, stated: f64 },
-    #[error("{dict}.{key} {found} is not supported, only {only}")]
-    Rope { dict: &'static str, key: String, found: String, only: &'static str },
-    #[error("{dict}.{key} {found} has no effect under the rope type \"default\"")]
-    RopeKey { dict: &'static str, key: String, found: String },
-}
-
 impl Config {
     /// Parses the text of a `config.json`.
     ///
@@ -112,59 +85,112 @@ impl Config {
         let Value::Object(object) = json else {
             return Err(Fault::NotObject(shown(json)));
         };
-        let fields = Fields::new(object);
-        family(&fields)?;
+        let place = Place::of(object)?;
+        let fields = Fields::new(place.text);
+        let outer = place.outer.map(Fields::new);
+        let (family, defaults) = (place.family, Defaults::of(place.family));
+        for fields in outer.iter().chain([&fields]) {
+            unquantised(fields)?;
+        }
+        same_function(&fields)?;
         let mut notices = Vec::new();
         let num_hidden_layers = fields.count("num_hidden_layers", 32)?;
-        let num_attention_heads = fields.count("num_attention_heads", 32)?;
-        let kv_heads = fields.count_or_null("num_key_value_heads", 32)?;
+        let num_attention_heads = fields.count("num_attention_heads", defaults.heads)?;
+        let kv_heads = fields.count_or_null("num_key_value_heads", defaults.kv_heads)?;
         let num_key_value_heads = kv_heads.unwrap_or(num_attention_heads);
         if !num_attention_heads.is_multiple_of(num_key_value_heads) {
             let (heads, kv_heads) = (num_attention_heads, num_key_value_heads);
             return Err(Fault::Heads { heads, kv_heads });
         }
-        let head_dim = fields.count("head_dim", 128)?;
-        if head_dim % 2 == 1 {
+        let head_dim = fields.count("head_dim", defaults.head_dim)?;
+        if family == Family::Qwen3 && head_dim % 2 == 1 {
             return Err(Fault::OddHeadDim(head_dim));
         }
-        let rms_norm_eps = fields.float("rms_norm_eps", 1e-6)?;
-        if rms_norm_eps < 0.0 {
-            let (key, found) = ("rms_norm_eps", rms_norm_eps.to_string());
-            return Err(Fault::Unsupported { key, found, only: "0.0 or more" });
-        }
-        full_attention(&fields, num_hidden_layers, &mut notices)?;
-        let theta = rope::resolve(&fields, head_dim, &mut notices)?;
+        let (layer_kinds, linear) = match family {
+            Family::Qwen3 => {
+                full_attention(&fields, num_hidden_layers, &mut notices)?;
+                (LayerKinds::Full, None)
+            }
+            Family::Qwen3_5 => {
+                hybrid::switches(&fields)?;
+                let kinds = hybrid::layer_kinds(&fields, num_hidden_layers)?;
+                (kinds, Some(hybrid::linear(&fields)?))
+            }
+        };
+        let rope = rope::resolve(&fields, family, head_dim, &mut notices)?;
+        let rms_norm_eps = epsilon(&fields)?;
+        let dtype = match (dtype(&fields, &mut notices)?, &outer) {
+            (None, Some(outer)) => dtype(outer, &mut notices)?,
+            (inner, _) => inner,
+        };
         let config = Self {
-            vocab_size: fields.count("vocab_size", 151_936)?,
+            family,
+            model_type: place.model_type,
+            vocab_size: fields.count("vocab_size", defaults.vocab)?,
             hidden_size: fields.count("hidden_size", 4096)?,
-            intermediate_size: fields.count("intermediate_size", 22_016)?,
+            intermediate_size: fields.count("intermediate_size", defaults.intermediate)?,
             num_hidden_layers,
             num_attention_heads,
             num_key_value_heads,
+            layer_kinds,
+            linear,
             head_dim,
             head_dim_defaulted: fields.get("head_dim").is_none(),
+            defaulted: fields.defaulted(),
+            rotary_dim: rope.width,
             rms_norm_eps,
             rms_norm_eps_f32: rms_norm_eps as f32,
-            rope_theta: theta.value,
-            rope_theta_source: theta.source,
+            rope_theta: rope.theta,
+            rope_theta_source: rope.source,
             max_position_embeddings: fields.count("max_position_embeddings", 32_768)?,
-            tie_word_embeddings: fields.boolean("tie_word_embeddings", false)?,
-            dtype: dtype(&fields, &mut notices)?,
+            tie_word_embeddings: hybrid::tied(&fields, outer.as_ref())?,
+            dtype,
             eos_token_ids: eos(&fields)?,
             notices: Vec::new(),
         };
-        no_effect(&fields, &mut notices)?;
+        no_effect(&fields, family, &mut notices)?;
         Ok(Self { notices, ..config })
     }
 }
 
-/// Refuses what is another family, or another function of the same tensors.
-fn family(fields: &Fields<'_>) -> Result<(), Fault> {
-    match fields.get("model_type") {
-        Some(Value::String(name)) if MODEL_TYPES.contains(&name.as_str()) => {}
-        Some(other) => return Err(Fault::ModelType { found: shown(other) }),
-        None => return Err(Fault::ModelType { found: "absent".to_owned() }),
+/// What an absent width is.
+struct Defaults {
+    vocab: usize,
+    intermediate: usize,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+}
+
+impl Defaults {
+    const fn of(family: Family) -> Self {
+        match family {
+            Family::Qwen3 => Self {
+                vocab: 151_936,
+                intermediate: 22_016,
+                heads: 32,
+                kv_heads: 32,
+                head_dim: 128,
+            },
+            Family::Qwen3_5 => {
+                Self { vocab: 248_320, intermediate: 12_288, heads: 16, kv_heads: 4, head_dim: 256 }
+            }
+        }
     }
+}
+
+/// The epsilon of every norm.
+fn epsilon(fields: &Fields<'_>) -> Result<f64, Fault> {
+    let eps = fields.float("rms_norm_eps", 1e-6)?;
+    if eps < 0.0 {
+        let (key, found) = ("rms_norm_eps", eps.to_string());
+        return Err(Fault::Unsupported { key, found, only: "0.0 or more" });
+    }
+    Ok(eps)
+}
+
+/// Refuses quantised weights.
+fn unquantised(fields: &Fields<'_>) -> Result<(), Fault> {
     for key in ["quantization_config", "compression_config"] {
         match fields.get(key) {
             None | Some(Value::Null) => {}
@@ -174,6 +200,11 @@ fn family(fields: &Fields<'_>) -> Result<(), Fault> {
             }
         }
     }
+    Ok(())
+}
+
+/// Refuses another function of the same tensors.
+fn same_function(fields: &Fields<'_>) -> Result<(), Fault> {
     if let Some(value) = fields.get("transformers_weights").filter(|v| !v.is_null()) {
         let (key, found) = ("transformers_weights", shown(value));
         return Err(Fault::Unsupported { key, found, only: "the usual file names" });
@@ -266,8 +297,8 @@ fn eos(fields: &Fields<'_>) -> Result<Option<Vec<u32>>, Fault> {
 
 /// Keys of the family that the forward pass does not read: their types are checked, since the
 /// reference refuses others, and any other key is named.
-fn no_effect(fields: &Fields<'_>, notices: &mut Vec<String>) -> Result<(), Fault> {
-    const SILENT: [&str; 2] = ["architectures", "transformers_version"];
+fn no_effect(fields: &Fields<'_>, family: Family, notices: &mut Vec<String>) -> Result<(), Fault> {
+    const SILENT: [&str; 3] = ["architectures", "transformers_version", "model_type"];
     fields.float("initializer_range", 0.02)?;
     fields.boolean("use_cache", true)?;
     fields.id_or_null("pad_token_id")?;
@@ -278,44 +309,11 @@ fn no_effect(fields: &Fields<'_>, notices: &mut Vec<String>) -> Result<(), Fault
     fields.idle("architectures", "a list of strings", |v| v.is_null() || v.is_array())?;
     let mut rest = fields.rest();
     rest.retain(|key| !SILENT.contains(key) && !GENERATION.contains(key));
+    // Layers that predict further are no part of the text model.
+    rest.retain(|key| family == Family::Qwen3 || !key.starts_with("mtp_"));
     if !rest.is_empty() {
         let keys = rest.into_iter().map(one_line).collect::<Vec<_>>().join(", ");
         notices.push(format!("config.json: keys without effect: {}", one_line(&keys)));
     }
     Ok(())
 }
-
-/// Keys of `generation_config.json` that older files carry in `config.json`; the reference drops
-/// them, so they are not worth a notice.
-const GENERATION: [&str; 30] = [
-    "bad_words_ids",
-    "begin_suppress_tokens",
-    "decoder_start_token_id",
-    "diversity_penalty",
-    "do_sample",
-    "early_stopping",
-    "encoder_no_repeat_ngram_size",
-    "exponential_decay_length_penalty",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "length_penalty",
-    "max_length",
-    "max_new_tokens",
-    "min_length",
-    "min_p",
-    "no_repeat_ngram_size",
-    "num_beam_groups",
-    "num_beams",
-    "num_return_sequences",
-    "output_attentions",
-    "output_hidden_states",
-    "output_scores",
-    "remove_invalid_values",
-    "repetition_penalty",
-    "return_dict_in_generate",
-    "suppress_tokens",
-    "temperature",
-    "top_k",
-    "top_p",
-    "typical_p",
-];

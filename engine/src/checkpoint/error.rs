@@ -98,6 +98,8 @@ pub(super) enum Refusal {
     Mapping(MappingError),
     #[error(transparent)]
     Head(HeadError),
+    #[error("{tensor}: head {head} is {value}, which makes its state NaN")]
+    Rate { tensor: String, head: usize, value: f32 },
     #[error("tensor {tensor} at byte {offset}: {error}")]
     Tensor { tensor: String, offset: u64, error: ReadError },
     #[error(transparent)]

@@ -19,11 +19,12 @@ pub(super) const LARGEST: u64 = i32::MAX as u64;
 pub(super) struct Fields<'a> {
     object: &'a Map<String, Value>,
     asked: RefCell<BTreeSet<&'static str>>,
+    defaulted: RefCell<Vec<(&'static str, usize)>>,
 }
 
 impl<'a> Fields<'a> {
     pub fn new(object: &'a Map<String, Value>) -> Self {
-        Self { object, asked: RefCell::default() }
+        Self { object, asked: RefCell::default(), defaulted: RefCell::default() }
     }
 
     /// The value of `key`, if it is there.
@@ -38,10 +39,18 @@ impl<'a> Fields<'a> {
         self.object.keys().map(String::as_str).filter(|key| !asked.contains(key)).collect()
     }
 
+    /// Counts that were asked for and absent, with their defaults.
+    pub fn defaulted(&self) -> Vec<(&'static str, usize)> {
+        self.defaulted.borrow().clone()
+    }
+
     /// A dimension or count: an integer from 1 to [`LARGEST`].
     pub fn count(&self, key: &'static str, default: usize) -> Result<usize, Fault> {
         match self.get(key) {
-            None => Ok(default),
+            None => {
+                self.defaulted.borrow_mut().push((key, default));
+                Ok(default)
+            }
             Some(value) => count(key, value),
         }
     }

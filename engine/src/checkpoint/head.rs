@@ -19,8 +19,9 @@ use super::config::Config;
 use super::dtype::StorageDtype;
 use super::error::{CheckpointError, Refusal};
 use super::folder::Folder;
-use super::mapping::{Role, WeightMap};
+use super::mapping::WeightMap;
 use super::pages::{PageIndex, TensorInfo};
+use super::roles::Role;
 use crate::contract::Dtype;
 
 /// Elements compared at a time.

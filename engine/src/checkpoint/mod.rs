@@ -10,19 +10,25 @@
 
 mod config;
 mod dtype;
+mod embedded;
 mod error;
+mod fault;
 mod fields;
 mod fileset;
 mod folder;
+mod generation_keys;
 pub mod hashing;
 mod head;
 mod header;
 mod header_json;
+mod hybrid;
 mod json;
 mod mapping;
 mod pages;
 pub mod pin;
+mod rates;
 mod recognise;
+mod roles;
 mod rope;
 mod source;
 
@@ -31,12 +37,14 @@ use std::path::Path;
 pub use config::{Config, ConfigError};
 pub use dtype::StorageDtype;
 pub use error::{CheckpointError, ReadError};
-pub use mapping::{LayerRole, Role};
+pub use hybrid::{Family, LayerKinds, Linear};
 pub use pages::{Extent, PAGE_BYTES, PageIndex, ShardFile, TensorInfo};
+pub use roles::{LayerRole, Role};
 pub use source::{FileSource, Source, StaticSource};
 
 use crate::contract::Dtype;
 use config::Fault;
+use embedded::MODELS;
 use error::Refusal;
 use fileset::FileSet;
 use folder::Folder;
@@ -44,21 +52,6 @@ use mapping::WeightMap;
 
 /// The configuration file.
 const CONFIG: &str = "config.json";
-
-/// The model that is part of the program: a trained Qwen3 of 1.5 million parameters.
-const EMBEDDED: &[(&str, &[u8])] = &[
-    ("config.json", include_bytes!("../../../fixtures/models/tiny-qwen3/config.json")),
-    (
-        "generation_config.json",
-        include_bytes!("../../../fixtures/models/tiny-qwen3/generation_config.json"),
-    ),
-    ("model.safetensors", include_bytes!("../../../fixtures/models/tiny-qwen3/model.safetensors")),
-    ("tokenizer.json", include_bytes!("../../../fixtures/models/tiny-qwen3/tokenizer.json")),
-    (
-        "tokenizer_config.json",
-        include_bytes!("../../../fixtures/models/tiny-qwen3/tokenizer_config.json"),
-    ),
-];
 
 /// An admitted checkpoint: configuration, open files, and the role of every tensor.
 #[derive(Debug)]
@@ -90,7 +83,7 @@ impl Checkpoint {
         Self::admit(Folder::disk(dir)?, dtype)
     }
 
-    /// Admits the model that is part of the program, for a run in its own dtype.
+    /// Admits the first model that is part of the program, for a run in its own dtype.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -98,12 +91,38 @@ impl Checkpoint {
         Self::embedded_as(None)
     }
 
-    /// Admits the model that is part of the program, for a run in `dtype`.
+    /// Admits the first model that is part of the program, for a run in `dtype`.
     ///
     /// # Errors
     /// As [`Self::open_as`].
     pub fn embedded_as(dtype: Option<Dtype>) -> Result<Self, CheckpointError> {
-        Self::admit(Folder::Embedded(EMBEDDED), dtype)
+        Self::admit(Folder::Embedded(MODELS[0].1), dtype)
+    }
+
+    /// Admits the model of that name that is part of the program, for a run in `dtype`; `None` if
+    /// there is none of that name.
+    ///
+    /// # Errors
+    /// As [`Self::open_as`].
+    pub fn embedded_named(
+        name: &str,
+        dtype: Option<Dtype>,
+    ) -> Option<Result<Self, CheckpointError>> {
+        let (_, files) = MODELS.iter().find(|(known, _)| *known == name)?;
+        Some(Self::admit(Folder::Embedded(files), dtype))
+    }
+
+    /// Admits what a user calls `name`: that folder, or where there is none the model of that name
+    /// that is part of the program.
+    ///
+    /// # Errors
+    /// As [`Self::open_as`].
+    pub fn find(name: &Path, dtype: Option<Dtype>) -> Result<Self, CheckpointError> {
+        let embedded = || Self::embedded_named(name.to_str()?, dtype);
+        match name.exists() {
+            true => Self::open_as(name, dtype),
+            false => embedded().unwrap_or_else(|| Self::open_as(name, dtype)),
+        }
     }
 
     fn admit(folder: Folder, dtype: Option<Dtype>) -> Result<Self, CheckpointError> {
@@ -113,7 +132,12 @@ impl Checkpoint {
         let mut map = WeightMap::assign(&config, &folder, &index)?;
         let dtype = dtype.or(config.dtype).unwrap_or_else(|| stored_dtype(&index));
         let tied = head::resolve(&config, &folder, &index, &mut map, dtype)?;
-        for tensor in index.tensors().iter().filter(|t| mapping::ignorable(t)) {
+        if config.linear.is_some() {
+            rates::check(&config, &index, &map, &mut notices)?;
+            notices.extend(rates::precision(&config, &index, &map, dtype));
+        }
+        notices.extend(mapping::bystanders(&config, &index));
+        for tensor in index.tensors().iter().filter(|t| mapping::obsolete(t)) {
             notices.push(format!("{}: ignored, computed from config.json", tensor.name));
         }
         Ok(Self { folder, config, index, map, dtype, tied, notices })
@@ -211,7 +235,7 @@ fn configuration(folder: &Folder) -> Result<Config, CheckpointError> {
     Config::parse(&text).map_err(|error| match error {
         ConfigError(Fault::Quantised { method }) => {
             let held = index(folder, &mut Vec::new());
-            let foreign = held.map(|held| mapping::foreign_dtypes(&held)).unwrap_or_default();
+            let foreign = held.map(|held| mapping::foreign_dtypes(&held, None)).unwrap_or_default();
             Refusal::Quantised { method, foreign }.of(path)
         }
         error => Refusal::Config(error).of(path),

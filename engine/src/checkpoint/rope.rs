@@ -5,22 +5,29 @@
 //! is 10000. What Transformers loses silently on the way is refused here: every theta that is
 //! stated anywhere must be the one that takes effect.
 //!
-//! The invariant: the only type is "default", which rotates all of `head_dim`, and nothing that
-//! asks for another is passed over.
+//! The invariant: the only type is "default", which rotates all of a Qwen3's `head_dim` and the
+//! stated part of a hybrid's, and nothing that asks for another is passed over.
 
 use serde_json::{Map, Value};
 
 use super::config::Fault;
 use super::fields::{Fields, mistyped, shown};
+use super::hybrid::Family;
 use super::json::one_line;
+
+const FACTOR: &str = "partial_rotary_factor";
 
 /// Base of the frequencies where none is stated.
 const DEFAULT_THETA: f64 = 10_000.0;
 
-/// The base and where it comes from.
-pub(super) struct Theta {
-    pub value: f64,
+/// The part of a head that is rotated where a hybrid does not say.
+const DEFAULT_FACTOR: f64 = 0.25;
+
+/// The base, where it comes from, and the width that is rotated.
+pub(super) struct Rope {
+    pub theta: f64,
     pub source: &'static str,
+    pub width: usize,
 }
 
 /// One of the two objects: its name, the name of its theta, its keys.
@@ -36,15 +43,23 @@ struct Dict<'a> {
 /// Another type than "default", thetas that differ, keys that only other types read.
 pub(super) fn resolve(
     fields: &Fields<'_>,
+    family: Family,
     head_dim: usize,
     notices: &mut Vec<String>,
-) -> Result<Theta, Fault> {
+) -> Result<Rope, Fault> {
     let scaling = dict(fields, "rope_scaling", "rope_scaling.rope_theta")?;
     let parameters = dict(fields, "rope_parameters", "rope_parameters.rope_theta")?;
     for dict in [&scaling, &parameters].into_iter().flatten() {
-        default_type(dict, head_dim, notices)?;
+        default_type(dict, family, head_dim, notices)?;
     }
-    partial(fields.get("partial_rotary_factor"), "partial_rotary_factor", head_dim, notices)?;
+    let effective = scaling.as_ref().or(parameters.as_ref());
+    let width = match family {
+        Family::Qwen3 => {
+            partial(fields.get(FACTOR), FACTOR, head_dim, notices)?;
+            head_dim
+        }
+        Family::Qwen3_5 => width(fields, effective, head_dim)?,
+    };
     let mut stated = Vec::new();
     for dict in [&scaling, &parameters].into_iter().flatten() {
         if let Some(value) = dict.object.get("rope_theta") {
@@ -57,7 +72,7 @@ pub(super) fn resolve(
         Some(Value::Null) if !stated.is_empty() => {}
         Some(value) => stated.push(("rope_theta", theta("rope_theta", value)?)),
     }
-    let effective = scaling.as_ref().or(parameters.as_ref()).map(|dict| dict.theta);
+    let effective = effective.map(|dict| dict.theta);
     let find = |key: &str| stated.iter().find(|(k, _)| *k == key);
     let found = effective.and_then(find).or_else(|| find("rope_theta"));
     let (source, value) = found.copied().unwrap_or(("default", DEFAULT_THETA));
@@ -68,7 +83,7 @@ pub(super) fn resolve(
     if source == "default" {
         notices.push(format!("config.json: no rope_theta, the default {DEFAULT_THETA} applies"));
     }
-    Ok(Theta { value, source })
+    Ok(Rope { theta: value, source, width })
 }
 
 /// The object under `key`; `None` where it is absent, `null` or empty.
@@ -86,7 +101,12 @@ fn dict<'a>(
 }
 
 /// Refuses all but the type "default" and the keys it reads.
-fn default_type(dict: &Dict<'_>, head_dim: usize, notices: &mut Vec<String>) -> Result<(), Fault> {
+fn default_type(
+    dict: &Dict<'_>,
+    family: Family,
+    head_dim: usize,
+    notices: &mut Vec<String>,
+) -> Result<(), Fault> {
     let refuse = |key: &str, value: &Value, only: &'static str| {
         let (dict, key, found) = (dict.name, one_line(key), shown(value));
         Err(Fault::Rope { dict, key, found, only })
@@ -99,9 +119,11 @@ fn default_type(dict: &Dict<'_>, head_dim: usize, notices: &mut Vec<String>) -> 
     for (key, value) in dict.object {
         match (key.as_str(), value) {
             ("rope_type" | "type" | "rope_theta", _) | (_, Value::Null) => {}
-            ("partial_rotary_factor", _) => {
-                partial(Some(value), "partial_rotary_factor", head_dim, notices)?;
+            (FACTOR, _) if family == Family::Qwen3 => {
+                partial(Some(value), FACTOR, head_dim, notices)?;
             }
+            // Text has equal positions on all axes, so that any sections rotate alike.
+            (FACTOR | "mrope_section" | "mrope_interleaved", _) if family == Family::Qwen3_5 => {}
             // A factor of one scales nothing.
             ("factor" | "attention_factor", Value::Number(n)) if n.as_f64() == Some(1.0) => {}
             (_, Value::Object(_)) => return refuse(key, value, "one set for all layers"),
@@ -112,6 +134,28 @@ fn default_type(dict: &Dict<'_>, head_dim: usize, notices: &mut Vec<String>) -> 
         }
     }
     Ok(())
+}
+
+/// The width that a hybrid rotates: that part of a head, truncated.
+fn width(fields: &Fields<'_>, dict: Option<&Dict<'_>>, head_dim: usize) -> Result<usize, Fault> {
+    let number = |value: &Value| match value.as_f64() {
+        Some(factor) => Ok(factor),
+        None => Err(mistyped(FACTOR, "a number", value)),
+    };
+    let stated = |value: Option<&Value>| value.filter(|v| !v.is_null()).map(number).transpose();
+    let outer = stated(fields.get(FACTOR))?;
+    let inner = stated(dict.and_then(|dict| dict.object.get(FACTOR)))?;
+    if let (Some(inner), Some(outer), Some(dict)) = (inner, outer, dict)
+        && inner != outer
+    {
+        return Err(Fault::Factors { inner, outer, dict: dict.name });
+    }
+    let factor = inner.or(outer).unwrap_or(DEFAULT_FACTOR);
+    let width = (head_dim as f64 * factor) as i64;
+    if width < 2 || width % 2 == 1 || width > head_dim as i64 {
+        return Err(Fault::Rotary { factor, head_dim, width });
+    }
+    Ok(width as usize)
 }
 
 /// Qwen3 rotates whole heads whatever this key says, and so does the reference: a notice.

@@ -97,7 +97,7 @@ struct Timings {
 /// Anything wrong with the words, the model or the output; logits that hold a NaN.
 pub fn command(args: &GenerateArgs, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
     let checkpoint = match &args.model {
-        Some(dir) => Checkpoint::open_as(dir, args.run.dtype)?,
+        Some(dir) => Checkpoint::find(dir, args.run.dtype)?,
         None => Checkpoint::embedded_as(args.run.dtype)?,
     };
     let sampler = sampler(args)?;

@@ -37,7 +37,7 @@ pub struct Hashes {
     dtype: &'static str,
     /// How this run went about it; no hash depends on it.
     run: RunInfo,
-    /// By tensor name, in the run's dtype.
+    /// By tensor name, as held: in the run's dtype, or in f32 (rates and gated norms).
     weights: BTreeMap<String, String>,
     /// By site.
     activations: BTreeMap<String, String>,

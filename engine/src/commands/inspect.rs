@@ -128,7 +128,7 @@ enum PinState {
 /// # Errors
 /// The refusal, or a failing output.
 pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<(), InspectError> {
-    let checkpoint = match Checkpoint::open(&args.model) {
+    let checkpoint = match Checkpoint::find(&args.model, None) {
         Ok(checkpoint) => checkpoint,
         Err(error) => {
             if args.json {
@@ -166,7 +166,11 @@ impl Inspection {
         let pages = |tensors: &mut dyn Iterator<Item = &TensorInfo>| {
             index.extents(tensors).iter().map(|extent| extent.pages).sum()
         };
-        let layer = |i| LayerRole::ALL.map(|role| checkpoint.tensor(Role::Layer(i, role)));
+        let full = |i| config.layer_kinds.is_full(i);
+        let layer = |i| {
+            let parts = LayerRole::all(full(i));
+            parts.map(move |role| checkpoint.tensor(Role::Layer(i, role)))
+        };
         let held = |file: usize| index.tensors().iter().filter(|t| t.file == file).count();
         let files = checkpoint.files().iter().enumerate();
         Self {
@@ -174,7 +178,7 @@ impl Inspection {
             model: checkpoint.dir().display().to_string(),
             verdict: "admitted",
             config: Shape {
-                model_type: "qwen3",
+                model_type: config.model_type,
                 layers,
                 hidden: config.hidden_size,
                 intermediate: config.intermediate_size,
@@ -189,11 +193,11 @@ impl Inspection {
                 theta: config.rope_theta,
                 theta_source: config.rope_theta_source,
                 rope_type: "default",
-                rotary_dims: config.head_dim,
+                rotary_dims: config.rotary_dim,
                 factor: 1.0,
                 attention_factor: 1.0,
             },
-            masks: vec!["full"; layers],
+            masks: (0..layers).map(|i| if full(i) { "full" } else { "linear" }).collect(),
             head: Head {
                 tied: checkpoint.tied(),
                 tie_word_embeddings: config.tie_word_embeddings,
@@ -206,7 +210,7 @@ impl Inspection {
             total,
             page_bytes: PAGE_BYTES,
             pages: pages(&mut index.tensors().iter()),
-            layer_pages: (0..layers).map(|i| pages(&mut layer(i).into_iter())).collect(),
+            layer_pages: (0..layers).map(|i| pages(&mut layer(i))).collect(),
             files: files
                 .map(|(i, f)| FileRow { name: f.name.clone(), bytes: f.bytes, tensors: held(i) })
                 .collect(),
@@ -238,7 +242,11 @@ impl Inspection {
             "rope      theta {} (from {}), type {}, rotary dims {}, factor {}, attention factor {}",
             r.theta, r.theta_source, r.rope_type, r.rotary_dims, r.factor, r.attention_factor
         )?;
-        writeln!(out, "mask      full attention in all {} layers", self.masks.len())?;
+        writeln!(
+            out,
+            "mask      {}",
+            mask("full attention", self.masks.iter().map(|mask| *mask == "full"))
+        )?;
         let tie = if self.head.tied { "tied" } else { "untied" };
         writeln!(out, "head      {tie}, reads {}", self.head.tensor)?;
         writeln!(out, "dtype     {} run", self.run_dtype)?;
@@ -296,15 +304,32 @@ fn roles(checkpoint: &Checkpoint) -> Vec<RoleRow> {
         RoleRow { role: name.to_owned(), count: roles.len(), shape, bytes }
     };
     let mut rows = vec![row(&Role::EmbedTokens.tensor_name(), &[Role::EmbedTokens])];
-    for part in LayerRole::ALL {
-        let all: Vec<Role> = (0..config.num_hidden_layers).map(|i| Role::Layer(i, part)).collect();
-        rows.push(row(part.suffix(), &all));
+    for part in LayerRole::every() {
+        let has = |i: &usize| part.is_in(config.layer_kinds.is_full(*i));
+        let layers = (0..config.num_hidden_layers).filter(has);
+        let all: Vec<Role> = layers.map(|i| Role::Layer(i, part)).collect();
+        if !all.is_empty() {
+            rows.push(row(part.suffix(), &all));
+        }
     }
     rows.push(row(&Role::Norm.tensor_name(), &[Role::Norm]));
     if !checkpoint.tied() {
         rows.push(row(&Role::LmHead.tensor_name(), &[Role::LmHead]));
     }
     rows
+}
+
+/// Which layers are `attention`, in words.
+pub fn mask(attention: &str, full: impl Iterator<Item = bool>) -> String {
+    let full: Vec<bool> = full.collect();
+    let listed: Vec<String> = (0..full.len()).filter(|i| full[*i]).map(|i| i.to_string()).collect();
+    match full.len() - listed.len() {
+        0 => format!("{attention} in all {} layers", full.len()),
+        linear => format!(
+            "{attention} in layers {}, a gated delta net in the other {linear}",
+            listed.join(", ")
+        ),
+    }
 }
 
 impl PinState {

@@ -49,6 +49,7 @@ pub fn command(args: &LogitsArgs) -> Result<(), Failure> {
         let mut traced = Traced::new(cpu, batch);
         let logits = run(&mut traced, &model, &settings.prompts, &settings.plan)?;
         let mut taps = traced.finish().0;
+        taps.remove("kept"); // Rows of `norm` once more.
         taps.iter_mut().for_each(|(site, tap)| split_heads(site, tap, &model.shape));
         taps.extend(rotary_taps(&model.shape, model.dtype, &settings));
         Ok::<_, Failure>((logits, taps))
@@ -81,7 +82,7 @@ fn split_heads(site: &str, tap: &mut Tap, shape: &Shape) {
 /// The rotary tables of a run, under their sites' names.
 pub fn rotary_taps(shape: &Shape, dtype: Dtype, settings: &Settings) -> BTreeMap<String, Tap> {
     let positions = settings.prompts[0].len();
-    let tables = RotaryTables::new(shape.theta, shape.head_dim, positions);
+    let tables = RotaryTables::new(shape.theta, shape.rotary_dim, positions);
     let tap = |values: &[f32]| {
         let data = Tensor::from_f32(dtype, values);
         Tap { shape: vec![positions, tables.half], data }

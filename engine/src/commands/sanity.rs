@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use super::failure::Failure;
+use super::inspect::mask;
 use super::settings::{RunArgs, Settings};
 use crate::checkpoint::Checkpoint;
 use crate::checkpoint::pin::{Pin, Reference};
@@ -60,7 +61,7 @@ fn answer(settings: &Settings, logits: &Logits) -> Reference {
 pub fn command(args: &SanityArgs, out: &mut dyn Write) -> Result<(), Failure> {
     let expected = args.expect.as_ref().map(|file| Pin::load(file)).transpose()?;
     let checkpoint = match &args.model {
-        Some(dir) => Checkpoint::open(dir)?,
+        Some(dir) => Checkpoint::find(dir, None)?,
         None => Checkpoint::embedded()?,
     };
     let config = checkpoint.config();
@@ -77,7 +78,10 @@ pub fn command(args: &SanityArgs, out: &mut dyn Write) -> Result<(), Failure> {
         model.bytes_read,
         model.dtype.name(),
         if checkpoint.tied() { "tied to the embedding" } else { "separate" },
-        format_args!("full causal attention in all {} layers", config.num_hidden_layers),
+        mask(
+            "full causal attention",
+            (0..config.num_hidden_layers).map(|i| config.layer_kinds.is_full(i))
+        ),
     );
     for notice in checkpoint.notices().iter().chain(&odd) {
         text += &format!("notice    {notice}\n");

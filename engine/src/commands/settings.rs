@@ -22,7 +22,8 @@ pub struct RunArgs {
     /// Dtype of weights and activations; the checkpoint's own unless given.
     #[arg(long, value_enum)]
     pub dtype: Option<Dtype>,
-    /// Summation order: the contract's, or that of Transformers' eager mode.
+    /// Summation order: the contract's, or that of Transformers' eager mode, which also rounds a
+    /// hybrid's F32 rates and gated norms to the run's dtype.
     #[arg(long, value_enum, default_value = "invariant")]
     pub order: Option<Order>,
     /// Run the first N ids as one prefill and the rest one by one through the cache.
@@ -129,7 +130,7 @@ impl Settings {
     /// A refused checkpoint.
     pub fn open(&self, dir: Option<&Path>) -> Result<Checkpoint, Failure> {
         let checkpoint = match dir {
-            Some(dir) => Checkpoint::open_as(dir, self.dtype)?,
+            Some(dir) => Checkpoint::find(dir, self.dtype)?,
             None => Checkpoint::embedded_as(self.dtype)?,
         };
         self.check_ids(checkpoint.config())?;
@@ -162,7 +163,7 @@ impl Settings {
             }
         }
         let mut cpu = Cpu::new(self.kernels, self.order);
-        let model = self.pool.install(|| Model::load(&mut cpu, checkpoint))?;
+        let model = self.pool.install(|| Model::load(&mut cpu, checkpoint, self.order))?;
         Ok((cpu, model))
     }
 

@@ -24,7 +24,7 @@ pub trait Element: Copy + Send + Sync + PartialEq + 'static {
     fn nearest_sum(value: f32) -> Self;
     /// The same value with the contract's NaN.
     fn canonical(self) -> Self;
-    /// The smallest binary exponent among non-zero elements: [`NO_EXPONENT`] for none, [`SUBNORMAL`]
+    /// The smallest exponent among non-zero elements: [`NO_EXPONENT`] for none, [`SUBNORMAL`]
     /// where a bf16 is subnormal. f32 chains never flush and answer [`NO_EXPONENT`].
     fn lowest_exponent(values: &[Self]) -> i32;
     /// The kernels for this element type.

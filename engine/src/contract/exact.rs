@@ -5,9 +5,9 @@
 
 /// An unevaluated sum `hi + lo`, `|lo| <= ulp(hi) / 2`.
 #[derive(Clone, Copy)]
-struct Double {
-    hi: f64,
-    lo: f64,
+pub(super) struct Double {
+    pub hi: f64,
+    pub lo: f64,
 }
 
 impl Double {
@@ -15,12 +15,12 @@ impl Double {
         Self { hi, lo }
     }
 
-    const fn from(hi: f64) -> Self {
+    pub const fn from(hi: f64) -> Self {
         Self { hi, lo: 0.0 }
     }
 
     /// Exact sum of two f64.
-    fn sum(a: f64, b: f64) -> Self {
+    pub fn sum(a: f64, b: f64) -> Self {
         let hi = a + b;
         let v = hi - a;
         Self { hi, lo: (a - (hi - v)) + (b - v) }
@@ -32,20 +32,20 @@ impl Double {
         Self { hi, lo: a.mul_add(b, -hi) }
     }
 
-    fn add(self, other: Self) -> Self {
+    pub fn add(self, other: Self) -> Self {
         let high = Self::sum(self.hi, other.hi);
         let low = Self::sum(self.lo, other.lo);
         let mid = Self::sum(high.hi, high.lo + low.hi);
         Self::sum(mid.hi, mid.lo + low.lo)
     }
 
-    fn mul(self, other: Self) -> Self {
+    pub fn mul(self, other: Self) -> Self {
         let p = Self::product(self.hi, other.hi);
         let cross = self.hi.mul_add(other.lo, self.lo * other.hi);
         Self::sum(p.hi, p.lo + cross)
     }
 
-    fn div(self, other: Self) -> Self {
+    pub fn div(self, other: Self) -> Self {
         let q = self.hi / other.hi;
         let rest = self.add(other.mul(Self::from(-q)));
         let r = rest.hi / other.hi;
@@ -58,7 +58,7 @@ impl Double {
     }
 
     /// Rounds to f32 once. Rounding `hi` alone would round twice where it is a midpoint.
-    fn to_f32(self) -> f32 {
+    pub fn to_f32(self) -> f32 {
         let near = self.hi as f32;
         let rest = self.add(Self::from(-f64::from(near)));
         let other = if rest.hi > 0.0 { near.next_up() } else { near.next_down() };
@@ -72,7 +72,7 @@ impl Double {
 const LN_2: Double = Double::new(std::f64::consts::LN_2, 2.319_046_813_846_299_6e-17);
 
 /// exp(x) in double-double, |x| below 700.
-fn exp(x: Double) -> Double {
+pub(super) fn exp(x: Double) -> Double {
     let k = (x.hi / std::f64::consts::LN_2).round();
     // r = (x - k ln 2) / 256, then e^x = 2^k (e^r)^256.
     let r = x.add(LN_2.mul(Double::from(-k))).scale(1.0 / 256.0);

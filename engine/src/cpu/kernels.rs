@@ -50,6 +50,44 @@ impl Default for Tile {
 /// Rotates one head: `out, x, cos, sin`.
 pub type Rope<E> = fn(&mut [E], &[E], &[E], &[E]);
 
+/// One row of a convolution over channels.
+#[derive(Debug)]
+pub struct ConvRow<'a, E> {
+    /// Inputs before the first of `x`, oldest first: `[kernel, channels]`
+    pub state: &'a [E],
+    /// Inputs of the forward: `[rows, channels]`
+    pub x: &'a [E],
+    /// `[channels, kernel]`
+    pub weight: &'a [E],
+    /// The row of `x`.
+    pub at: usize,
+    /// Taps.
+    pub kernel: usize,
+}
+
+/// One position of one head's delta rule.
+#[derive(Debug)]
+pub struct DeltaStep<'a, E> {
+    /// Unit query: `[key_dim]`
+    pub q: &'a [f32],
+    /// Unit key: `[key_dim]`
+    pub k: &'a [f32],
+    /// Value: `[value_dim]`
+    pub v: &'a [E],
+    /// Logarithm of the decay.
+    pub g: f32,
+    /// Strength of the write.
+    pub beta: f32,
+    /// What the query is multiplied by.
+    pub scale: f32,
+}
+
+/// Normalises and gates one head: `out, x, z, weight, eps`.
+pub type GatedNorm<E> = fn(&mut [E], &[E], &[E], &[f32], f32);
+
+/// Advances one head's state `[key_dim, value_dim]` by a position and reads it: `out, state, step`.
+pub type DeltaRule<E> = fn(&mut [E], &mut [f32], &DeltaStep<'_, E>);
+
 /// Kernels for one element type. Slices of one call have one length.
 #[derive(Debug)]
 pub struct Table<E: Element> {
@@ -57,6 +95,8 @@ pub struct Table<E: Element> {
     pub tile: fn(&TileArgs<'_, E>, &mut Tile),
     /// `out, x`
     pub silu: fn(&mut [E], &[E]),
+    /// `out, x`
+    pub sigmoid: fn(&mut [E], &[E]),
     /// `out, a, b`
     pub mul: fn(&mut [E], &[E], &[E]),
     /// `out, a, b`
@@ -67,6 +107,14 @@ pub struct Table<E: Element> {
     pub rope: Rope<E>,
     /// `out, x, order`: one row
     pub softmax: fn(&mut [E], &[E], Order),
+    /// `out, x`: one head
+    pub l2_norm: fn(&mut [f32], &[E]),
+    /// One head.
+    pub gated_norm: GatedNorm<E>,
+    /// `out, row`
+    pub conv: fn(&mut [E], &ConvRow<'_, E>),
+    /// One head.
+    pub delta_rule: DeltaRule<E>,
 }
 
 /// All kernels of one instruction set.
@@ -90,11 +138,16 @@ const fn scalar_table<E: Element>(tile: fn(&TileArgs<'_, E>, &mut Tile)) -> Tabl
     Table {
         tile,
         silu: vector::silu,
+        sigmoid: vector::sigmoid,
         mul: vector::mul,
         add: vector::add,
         rms_norm: vector::rms_norm,
         rope: vector::rope,
         softmax: vector::softmax,
+        l2_norm: vector::l2_norm,
+        gated_norm: vector::gated_norm,
+        conv: vector::conv,
+        delta_rule: vector::delta_rule,
     }
 }
 

@@ -58,6 +58,8 @@ pub struct Split {
     pub width: usize,
     /// Elements of a head.
     pub dim: usize,
+    /// Elements of a head that are rotated.
+    pub rotary: usize,
 }
 
 /// Rotates each head of each row by the angles of the row's position.
@@ -69,7 +71,7 @@ pub fn rope<E: Element>(
     positions: &[u32],
     split: Split,
 ) {
-    let half = split.dim / 2;
+    let half = split.rotary / 2;
     let rows = positions.iter().max().map_or(0, |p| *p as usize + 1);
     let (cos, sin) = (rotary.cos.rows::<E>(rows, half), rotary.sin.rows::<E>(rows, half));
     let rows = out.par_chunks_exact_mut(split.width).zip(x.par_chunks_exact(split.width));

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::qwen3::{Step, forward};
+use super::decoder::{Step, forward};
 use super::state::{Limits, State};
 use super::weights::Model;
 use crate::checkpoint::CheckpointError;
@@ -80,7 +80,7 @@ pub enum RunError {
         half: usize,
         /// Positions of the run.
         len: usize,
-        /// Half the head width.
+        /// Half the rotary width.
         need: usize,
     },
     /// The checkpoint's files.
@@ -110,7 +110,7 @@ pub fn run<B: Backend>(
     prompts: &[Vec<u32>],
     plan: &Plan,
 ) -> Result<Logits, RunError> {
-    let len = check(model.shape.vocab, model.shape.head_dim, prompts, plan)?;
+    let len = check(model.shape.vocab, model.shape.rotary_dim, prompts, plan)?;
     let (batch, vocab) = (prompts.len(), model.shape.vocab);
     let pieces = if plan.pieces.is_empty() { vec![len] } else { plan.pieces.clone() };
     let rows = pieces.iter().copied().max().expect("a plan has pieces");
@@ -184,7 +184,7 @@ pub fn check_prompts(vocab: usize, prompts: &[Vec<u32>]) -> Result<usize, RunErr
 /// Checks all that a caller may get wrong; returns the prompts' length.
 fn check(
     vocab: usize,
-    head_dim: usize,
+    rotary_dim: usize,
     prompts: &[Vec<u32>],
     plan: &Plan,
 ) -> Result<usize, RunError> {
@@ -197,10 +197,10 @@ fn check(
         return Err(RunError::Chunk);
     }
     if let Some(tables) = &plan.rotary
-        && (tables.half != head_dim / 2 || tables.positions() < want)
+        && (tables.half != rotary_dim / 2 || tables.positions() < want)
     {
         let (rows, half) = (tables.positions(), tables.half);
-        return Err(RunError::Rotary { rows, half, len: want, need: head_dim / 2 });
+        return Err(RunError::Rotary { rows, half, len: want, need: rotary_dim / 2 });
     }
     Ok(want)
 }

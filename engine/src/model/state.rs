@@ -1,8 +1,10 @@
 //! The buffers of a run, all made once: caches, tables, activations.
 
-use super::weights::{Model, Shape};
+use super::shape::Shape;
+use super::weights::Model;
+use crate::checkpoint::Family;
 use crate::contract::{Dtype, RotaryTables};
-use crate::op::{Backend, Heads, Kv, Layout, Mem, Memory, Rotary, Site};
+use crate::op::{Backend, Gdn, Heads, Kv, Layout, Mem, Memory, Rotary, Site};
 use crate::tensor::Tensor;
 
 /// How large a run may get.
@@ -58,10 +60,74 @@ pub struct Activations<M: Mem> {
     pub silu: M::Act, // [rows, intermediate]
     /// Gated value.
     pub mul: M::Act, // [rows, intermediate]
+    /// What only the layers of a hybrid write.
+    pub hybrid: HybridActivations<M>,
     /// Rows of the final norm whose logits are wanted.
     pub kept: M::Act, // [logit rows, hidden]
     /// Logits.
     pub logits: M::Act, // [logit rows, vocab]
+}
+
+/// Activations of a hybrid's layers; all empty in a dense model.
+pub struct HybridActivations<M: Mem> {
+    /// Each head's query and gate.
+    pub q_proj: M::Act, // [rows, heads, 2, head_dim]
+    /// Gates of attention.
+    pub q_gate: M::Act, // [rows, heads, head_dim]
+    /// Their sigmoids.
+    pub gate_sigmoid: M::Act, // [rows, heads, head_dim]
+    /// Gated attention.
+    pub mix_gated: M::Act, // [rows, heads, head_dim]
+    /// Queries, keys and values as projected.
+    pub qkv: M::Act, // [rows, channels]
+    /// The same after the convolution.
+    pub conv: M::Act, // [rows, channels]
+    /// The same, activated.
+    pub conv_silu: M::Act, // [rows, channels]
+    /// Gates of the norm.
+    pub z: M::Act, // [rows, value heads, value_dim]
+    /// Strengths of the write, as projected.
+    pub b: M::Act, // [rows, value heads]
+    /// Steps of the decay, as projected.
+    pub a: M::Act, // [rows, value heads]
+    /// Strengths of the write.
+    pub beta: M::Act, // [rows, value heads]
+    /// Logarithms of the decay, in f32.
+    pub g: M::Act, // [rows, value heads]
+    /// Unit queries, in f32.
+    pub q_l2: M::Act, // [rows, key heads, key_dim]
+    /// Unit keys, in f32.
+    pub k_l2: M::Act, // [rows, key heads, key_dim]
+    /// What the delta rule reads from its state.
+    pub core: M::Act, // [rows, value heads, value_dim]
+    /// The same, normed and gated.
+    pub gdn_norm: M::Act, // [rows, value heads, value_dim]
+}
+
+/// What a layer carries from one position to the next.
+pub enum Carried<M: Mem> {
+    /// Attention: keys and values.
+    Kv(Kv<M>),
+    /// A gated delta net: its last inputs and its state.
+    Gdn(Gdn<M>),
+}
+
+impl<M: Mem> Carried<M> {
+    /// The cache of an attention layer.
+    pub fn kv(&mut self) -> &mut Kv<M> {
+        match self {
+            Self::Kv(kv) => kv,
+            Self::Gdn(_) => panic!("a gated delta net has no keys and values"),
+        }
+    }
+
+    /// The state of a gated delta net.
+    pub fn gdn(&mut self) -> &mut Gdn<M> {
+        match self {
+            Self::Gdn(gdn) => gdn,
+            Self::Kv(_) => panic!("attention has no recurrent state"),
+        }
+    }
 }
 
 /// Everything a run writes.
@@ -72,8 +138,8 @@ pub struct State<M: Mem> {
     pub len: usize,
     /// Rotary tables for all positions.
     pub rotary: Rotary<M>,
-    /// Caches, one a layer.
-    pub kv: Vec<Kv<M>>,
+    /// Caches and states, one a layer.
+    pub carried: Vec<Carried<M>>,
     /// Activations.
     pub acts: Activations<M>,
     /// Ids of the forward.
@@ -109,21 +175,20 @@ impl<M: Mem> State<M> {
         let tables = match tables {
             Some(tables) => tables,
             None => {
-                own = RotaryTables::new(model.shape.theta, model.shape.head_dim, positions);
+                own = RotaryTables::new(model.shape.theta, model.shape.rotary_dim, positions);
                 &own
             }
         };
-        assert_eq!(tables.half, model.shape.head_dim / 2, "rotary tables are of another width");
+        assert_eq!(tables.half, model.shape.rotary_dim / 2, "rotary tables are of another width");
         assert!(tables.positions() >= positions, "rotary tables are too short");
         let mem = b.mem();
         let rotary = upload(mem, model.dtype, tables, positions);
-        let heads = model.shape.heads(batch);
-        let cache = |mem: &mut dyn Memory<M>| cache(mem, model.dtype, heads, positions);
+        let carried = (0..model.shape.layers).map(|i| carried(mem, model, i, limits)).collect();
         Self {
             limits,
             len: 0,
             rotary,
-            kv: (0..model.shape.layers).map(|_| cache(mem)).collect(),
+            carried,
             acts: activations(mem, &model.shape, model.dtype, limits),
             ids: mem.alloc_ints(batch * rows),
             positions: mem.alloc_ints(batch * rows),
@@ -151,7 +216,7 @@ impl<M: Mem> State<M> {
         b.mem().read(&self.acts.logits, row * self.vocab, self.vocab)
     }
 
-    /// Forgets all positions; buffers stay as they are.
+    /// Forgets all positions; buffers stay as they are, since a sequence at position 0 reads none.
     pub fn reset(&mut self) {
         self.len = 0;
     }
@@ -170,6 +235,26 @@ fn upload<M: Mem>(
         act
     };
     Rotary { cos: table(&tables.cos), sin: table(&tables.sin) }
+}
+
+/// What layer `i` carries.
+fn carried<M: Mem>(
+    mem: &mut dyn Memory<M>,
+    model: &Model<M>,
+    i: usize,
+    limits: Limits,
+) -> Carried<M> {
+    let (shape, Limits { batch, positions, .. }) = (&model.shape, limits);
+    if shape.kinds.is_full(i) {
+        return Carried::Kv(cache(mem, model.dtype, shape.heads(batch), positions));
+    }
+    let delta = shape.delta;
+    let conv = batch * delta.kernel * delta.channels();
+    let s = batch * delta.value * delta.key_dim * delta.value_dim;
+    Carried::Gdn(Gdn {
+        conv: mem.alloc(conv, model.dtype, Layout::RowMajor),
+        s: mem.alloc(s, Dtype::F32, Layout::RowMajor),
+    })
 }
 
 fn cache<M: Mem>(mem: &mut dyn Memory<M>, dtype: Dtype, heads: Heads, capacity: usize) -> Kv<M> {
@@ -191,8 +276,10 @@ fn activations<M: Mem>(
     let (query, kv) = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim);
     let keys = limits.batch * shape.heads * limits.chunk * limits.positions;
     let kept = limits.batch * limits.logit_rows;
+    let hybrid = hybrid_activations(mem, shape, dtype, rows);
     let mut act = |len| mem.alloc(len, dtype, Layout::RowMajor);
     Activations {
+        hybrid,
         x: act(rows * shape.hidden),
         h: act(rows * shape.hidden),
         q: act(rows * query),
@@ -213,5 +300,41 @@ fn activations<M: Mem>(
         mul: act(rows * shape.intermediate),
         kept: act(kept * shape.hidden),
         logits: act(kept * shape.vocab),
+    }
+}
+
+fn hybrid_activations<M: Mem>(
+    mem: &mut dyn Memory<M>,
+    shape: &Shape,
+    dtype: Dtype,
+    rows: usize,
+) -> HybridActivations<M> {
+    let gates = match shape.family {
+        Family::Qwen3 => 0,
+        Family::Qwen3_5 => rows * shape.heads * shape.head_dim,
+    };
+    let delta = shape.delta;
+    let (channels, values) = (rows * delta.channels(), rows * delta.values());
+    let (keys, heads) = (rows * delta.keys(), rows * delta.value);
+    let mut wide = |len| mem.alloc(len, Dtype::F32, Layout::RowMajor);
+    let (g, q_l2, k_l2) = (wide(heads), wide(keys), wide(keys));
+    let mut act = |len| mem.alloc(len, dtype, Layout::RowMajor);
+    HybridActivations {
+        q_proj: act(2 * gates),
+        q_gate: act(gates),
+        gate_sigmoid: act(gates),
+        mix_gated: act(gates),
+        qkv: act(channels),
+        conv: act(channels),
+        conv_silu: act(channels),
+        z: act(values),
+        b: act(heads),
+        a: act(heads),
+        beta: act(heads),
+        g,
+        q_l2,
+        k_l2,
+        core: act(values),
+        gdn_norm: act(values),
     }
 }

@@ -1,67 +1,41 @@
-//! Weights on a device: loaded once, held once, handed out a layer at a time.
+//! Weights on a device: held once, handed out a layer at a time.
 
 use std::ops::Deref;
 
-use half::bf16;
-
-use crate::checkpoint::{
-    Checkpoint, CheckpointError, Config, LayerRole, Role, StorageDtype, TensorInfo,
-};
-use crate::contract::{Dtype, Element};
-use crate::op::{Backend, Fence, Heads, Mem, Memory};
-use crate::tensor::Tensor;
-
-/// What a forward pass needs to know of a config.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Shape {
-    /// Rows of the embedding and of the head.
-    pub vocab: usize,
-    /// Width of the residual stream.
-    pub hidden: usize,
-    /// Width of the gated MLP.
-    pub intermediate: usize,
-    /// Decoder layers.
-    pub layers: usize,
-    /// Query heads.
-    pub heads: usize,
-    /// Key and value heads.
-    pub kv_heads: usize,
-    /// Width of a head.
-    pub head_dim: usize,
-    /// Epsilon of every norm, in f32.
-    pub eps: f32,
-    /// Base of the rotary frequencies.
-    pub theta: f64,
-}
-
-impl Shape {
-    /// The shape a config declares.
-    pub fn of(config: &Config) -> Self {
-        Self {
-            vocab: config.vocab_size,
-            hidden: config.hidden_size,
-            intermediate: config.intermediate_size,
-            layers: config.num_hidden_layers,
-            heads: config.num_attention_heads,
-            kv_heads: config.num_key_value_heads,
-            head_dim: config.head_dim,
-            eps: config.rms_norm_eps_f32,
-            theta: config.rope_theta,
-        }
-    }
-
-    /// Head geometry for a batch.
-    pub fn heads(&self, batch: usize) -> Heads {
-        Heads { batch, query: self.heads, kv: self.kv_heads, dim: self.head_dim }
-    }
-}
+use super::loader::Loader;
+use super::shape::Shape;
+use crate::checkpoint::{Checkpoint, CheckpointError, LayerRole, Role};
+use crate::contract::{Dtype, Order};
+use crate::op::{Backend, Fence, Mem};
 
 /// One decoder layer's weights.
 pub struct Layer<M: Mem> {
-    /// Norm before attention.
+    /// Norm before the mixer.
     pub input_layernorm: M::Weight, // [hidden]
-    /// Queries.
-    pub q_proj: M::Weight, // [heads * head_dim, hidden]
+    /// Attention or a gated delta net.
+    pub mixer: Mixer<M>,
+    /// Norm before the MLP.
+    pub post_attention_layernorm: M::Weight, // [hidden]
+    /// Gate of the MLP.
+    pub gate_proj: M::Weight, // [intermediate, hidden]
+    /// Value of the MLP.
+    pub up_proj: M::Weight, // [intermediate, hidden]
+    /// Output of the MLP.
+    pub down_proj: M::Weight, // [hidden, intermediate]
+}
+
+/// What mixes positions in a layer.
+pub enum Mixer<M: Mem> {
+    /// Attention over a cache.
+    Attention(Attention<M>),
+    /// A gated delta net over a state.
+    DeltaNet(DeltaNet<M>),
+}
+
+/// Weights of attention.
+pub struct Attention<M: Mem> {
+    /// Queries; in a hybrid each head's query and gate.
+    pub q_proj: M::Weight, // [heads * head_dim, hidden], in a hybrid twice as many rows
     /// Keys.
     pub k_proj: M::Weight, // [kv_heads * head_dim, hidden]
     /// Values.
@@ -72,14 +46,64 @@ pub struct Layer<M: Mem> {
     pub k_norm: M::Weight, // [head_dim]
     /// Output of attention.
     pub o_proj: M::Weight, // [hidden, heads * head_dim]
-    /// Norm before the MLP.
-    pub post_attention_layernorm: M::Weight, // [hidden]
-    /// Gate of the MLP.
-    pub gate_proj: M::Weight, // [intermediate, hidden]
-    /// Value of the MLP.
-    pub up_proj: M::Weight, // [intermediate, hidden]
-    /// Output of the MLP.
-    pub down_proj: M::Weight, // [hidden, intermediate]
+}
+
+/// Weights of a gated delta net.
+pub struct DeltaNet<M: Mem> {
+    /// Queries, keys and values.
+    pub in_proj_qkv: M::Weight, // [channels, hidden]
+    /// Gates of the norm.
+    pub in_proj_z: M::Weight, // [value heads * value_dim, hidden]
+    /// Strengths of the write.
+    pub in_proj_b: M::Weight, // [value heads, hidden]
+    /// Steps of the decay.
+    pub in_proj_a: M::Weight, // [value heads, hidden]
+    /// Taps of each channel, the oldest first.
+    pub conv1d: M::Weight, // [channels * kernel]
+    /// Logarithms of the decay's rates, in f32.
+    pub a_log: M::Weight, // [value heads]
+    /// Biases of the decay's steps.
+    pub dt_bias: M::Weight, // [value heads]
+    /// The gated norm, in f32.
+    pub norm: M::Weight, // [value_dim]
+    /// Output.
+    pub out_proj: M::Weight, // [hidden, value heads * value_dim]
+}
+
+impl<M: Mem> Layer<M> {
+    /// Every weight under its role, in the order of the forward pass.
+    fn roles(&self) -> Vec<(LayerRole, &M::Weight)> {
+        use LayerRole as R;
+        let mut all = vec![(R::InputLayernorm, &self.input_layernorm)];
+        match &self.mixer {
+            Mixer::Attention(w) => all.extend([
+                (R::QProj, &w.q_proj),
+                (R::KProj, &w.k_proj),
+                (R::VProj, &w.v_proj),
+                (R::QNorm, &w.q_norm),
+                (R::KNorm, &w.k_norm),
+                (R::OProj, &w.o_proj),
+            ]),
+            Mixer::DeltaNet(w) => all.extend([
+                (R::InProjQkv, &w.in_proj_qkv),
+                (R::InProjZ, &w.in_proj_z),
+                (R::InProjB, &w.in_proj_b),
+                (R::InProjA, &w.in_proj_a),
+                (R::Conv1d, &w.conv1d),
+                (R::ALog, &w.a_log),
+                (R::DtBias, &w.dt_bias),
+                (R::GatedNorm, &w.norm),
+                (R::OutProj, &w.out_proj),
+            ]),
+        }
+        all.extend([
+            (R::PostAttentionLayernorm, &self.post_attention_layernorm),
+            (R::GateProj, &self.gate_proj),
+            (R::UpProj, &self.up_proj),
+            (R::DownProj, &self.down_proj),
+        ]);
+        all
+    }
 }
 
 /// Where layers come from. A source that streams refills a slot only behind the fence of its
@@ -151,17 +175,26 @@ where
     M: 'static,
     Layer<M>: Send + Sync,
 {
-    /// Loads every weight, cast to the checkpoint's run dtype.
+    /// Loads every weight, cast to the checkpoint's run dtype, for runs in `order`.
+    ///
+    /// The rates and gated norms of a gated delta net are held in f32: as the file has them in the
+    /// contract's order, rounded to the run's dtype first in that of Transformers.
     ///
     /// # Errors
     /// What the checkpoint's files answered.
-    pub fn load<B: Backend<M = M>>(b: &mut B, from: &Checkpoint) -> Result<Self, CheckpointError> {
+    pub fn load<B: Backend<M = M>>(
+        b: &mut B,
+        from: &Checkpoint,
+        order: Order,
+    ) -> Result<Self, CheckpointError> {
         let (shape, dtype) = (Shape::of(from.config()), from.dtype());
-        let mut loader = Loader { mem: b.mem(), from, dtype, bytes: 0 };
+        let mut loader = Loader::new(b.mem(), from, order);
         let embed_tokens = loader.weight(Role::EmbedTokens)?;
         let norm = loader.weight(Role::Norm)?;
         let lm_head = if from.tied() { None } else { Some(loader.weight(Role::LmHead)?) };
-        let layers = (0..shape.layers).map(|i| loader.layer(i)).collect::<Result<_, _>>()?;
+        let layers = (0..shape.layers)
+            .map(|i| loader.layer(i, shape.kinds.is_full(i)))
+            .collect::<Result<_, _>>()?;
         let bytes_read = loader.bytes;
         let layers = Box::new(Resident(layers));
         Ok(Self { shape, dtype, embed_tokens, norm, lm_head, layers, bytes_read })
@@ -196,81 +229,10 @@ impl<M: Mem> Model<M> {
         f(Role::LmHead, self.lm_head());
         for i in 0..self.shape.layers {
             let w = self.layer(i)?;
-            for (role, weight) in [
-                (LayerRole::InputLayernorm, &w.input_layernorm),
-                (LayerRole::QProj, &w.q_proj),
-                (LayerRole::KProj, &w.k_proj),
-                (LayerRole::VProj, &w.v_proj),
-                (LayerRole::QNorm, &w.q_norm),
-                (LayerRole::KNorm, &w.k_norm),
-                (LayerRole::OProj, &w.o_proj),
-                (LayerRole::PostAttentionLayernorm, &w.post_attention_layernorm),
-                (LayerRole::GateProj, &w.gate_proj),
-                (LayerRole::UpProj, &w.up_proj),
-                (LayerRole::DownProj, &w.down_proj),
-            ] {
+            for (role, weight) in w.roles() {
                 f(Role::Layer(i, role), weight);
             }
         }
         Ok(())
-    }
-}
-
-/// Moves tensors from a checkpoint to a device in pieces of a few megabytes.
-struct Loader<'a, M: Mem> {
-    mem: &'a mut dyn Memory<M>,
-    from: &'a Checkpoint,
-    dtype: Dtype,
-    bytes: u64,
-}
-
-const PIECE_BYTES: usize = 4 << 20;
-
-impl<M: Mem> Loader<'_, M> {
-    fn layer(&mut self, i: usize) -> Result<Layer<M>, CheckpointError> {
-        let mut weight = |role| self.weight(Role::Layer(i, role));
-        Ok(Layer {
-            input_layernorm: weight(LayerRole::InputLayernorm)?,
-            q_proj: weight(LayerRole::QProj)?,
-            k_proj: weight(LayerRole::KProj)?,
-            v_proj: weight(LayerRole::VProj)?,
-            q_norm: weight(LayerRole::QNorm)?,
-            k_norm: weight(LayerRole::KNorm)?,
-            o_proj: weight(LayerRole::OProj)?,
-            post_attention_layernorm: weight(LayerRole::PostAttentionLayernorm)?,
-            gate_proj: weight(LayerRole::GateProj)?,
-            up_proj: weight(LayerRole::UpProj)?,
-            down_proj: weight(LayerRole::DownProj)?,
-        })
-    }
-
-    fn weight(&mut self, role: Role) -> Result<M::Weight, CheckpointError> {
-        let tensor = self.from.tensor(role);
-        let n = tensor.shape[0] as usize;
-        let k = tensor.shape.get(1).map(|k| *k as usize);
-        let mut weight = self.mem.alloc_weight(n, k, self.dtype);
-        let row_bytes = tensor.len as usize / n;
-        let piece = (PIECE_BYTES / row_bytes).clamp(1, n);
-        let mut bytes = vec![0; piece * row_bytes];
-        for first in (0..n).step_by(piece) {
-            let bytes = &mut bytes[..piece.min(n - first) * row_bytes];
-            self.from.read(tensor, (first * row_bytes) as u64, bytes)?;
-            self.bytes += bytes.len() as u64;
-            self.mem.write_weight(&mut weight, first, &cast(tensor, bytes, self.dtype));
-        }
-        Ok(weight)
-    }
-}
-
-/// Bytes of a tensor as elements of `dtype`.
-fn cast(tensor: &TensorInfo, bytes: &[u8], dtype: Dtype) -> Tensor {
-    let halves = || bytes.as_chunks().0.iter().map(|b| bf16::from_le_bytes(*b));
-    let words = || bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b));
-    match (tensor.dtype, dtype) {
-        (StorageDtype::Bf16, Dtype::Bf16) => Tensor::Bf16(halves().collect()),
-        (StorageDtype::Bf16, Dtype::F32) => Tensor::F32(halves().map(Element::widen).collect()),
-        (StorageDtype::F32, Dtype::Bf16) => Tensor::Bf16(words().map(bf16::nearest).collect()),
-        (StorageDtype::F32, Dtype::F32) => Tensor::F32(words().collect()),
-        (other, _) => unreachable!("admission lets no {other:?} weight pass"),
     }
 }

@@ -69,6 +69,14 @@ pub struct Rotary<M: Mem> {
     pub sin: M::Act, // [capacity, dim / 2]
 }
 
+/// What a gated delta net carries from one position to the next.
+pub struct Gdn<M: Mem> {
+    /// The convolution's last inputs, oldest first, as projected: before any activation.
+    pub conv: M::Act, // [batch, kernel, channels]
+    /// The state, in f32 for every dtype of a run: its error compounds over the whole sequence.
+    pub s: M::Act, // [batch, value heads, key_dim, value_dim]
+}
+
 /// One layer's keys and values.
 pub struct Kv<M: Mem> {
     /// Keys after norm and rotation.

@@ -1,114 +1,18 @@
 //! The seam: an operation is a value, and a backend is whatever executes one.
 //!
-//! Here: `Op`, the sites it runs at, and `Backend`; in the submodules device memory and what an op
+//! Here: `Op` and `Backend`; in the submodules sites and geometry, device memory, and what an op
 //! writes. Absent on purpose: hooks of any kind. Whatever watches or changes a run is a decorator
 //! that wraps a `Backend`. The invariant: an op names everything it writes in [`Op::outs`].
 
+mod geometry;
 mod memory;
 mod outs;
 
-pub use memory::{Fence, Kv, Layout, Mem, Memory, Rotary};
-pub use outs::{Out, Part, Written};
+pub use geometry::{DeltaHeads, Heads, NormForm, Rows, Site, Span};
+pub use memory::{Fence, Gdn, Kv, Layout, Mem, Memory, Rotary};
+pub use outs::{CONV_STATE, Out, Part, STATE, Written};
 
-use std::fmt;
-
-/// Where in the model an op runs: the name of the tensor it materialises.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Site {
-    /// The decoder layer, or `None` outside the layer loop.
-    pub layer: Option<usize>,
-    /// The op's name within the layer, after Transformers' module where one exists.
-    pub op: &'static str,
-}
-
-impl Site {
-    /// A site outside the layer loop.
-    pub const fn global(op: &'static str) -> Self {
-        Self { layer: None, op }
-    }
-
-    /// The same place under the name of one of the op's outputs.
-    pub const fn named(self, op: &'static str) -> Self {
-        Self { layer: self.layer, op }
-    }
-}
-
-impl fmt::Display for Site {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.layer {
-            Some(layer) => write!(f, "layers.{layer}.{}", self.op),
-            None => f.write_str(self.op),
-        }
-    }
-}
-
-/// The rows an op computes, out of the rows of the whole forward.
-///
-/// The op reads rows `first .. first + count` of its input and writes rows `0 .. count` of its
-/// output. `of` decides one-row rules of [`crate::contract::Order::Transformers`]; a chunk never
-/// does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rows {
-    /// First row read.
-    pub first: usize,
-    /// Rows computed.
-    pub count: usize,
-    /// Rows of the forward that this op belongs to.
-    pub of: usize,
-}
-
-impl Rows {
-    /// All rows of a forward.
-    pub const fn all(rows: usize) -> Self {
-        Self { first: 0, count: rows, of: rows }
-    }
-}
-
-/// Attention geometry, the same for every layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heads {
-    /// Sequences in the batch.
-    pub batch: usize,
-    /// Query heads.
-    pub query: usize,
-    /// Key and value heads; query head `j` reads head `j / (query / kv)`.
-    pub kv: usize,
-    /// Width of one head.
-    pub dim: usize,
-}
-
-/// Where an RMSNorm rounds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NormForm {
-    /// Round the normalised value to the run's dtype, then multiply by the weight (Qwen3).
-    RoundThenScale,
-    /// Multiply by the weight in f32, then round once.
-    ScaleThenRound,
-}
-
-/// What attention ops share: geometry, which query rows, and the device's view of the keys.
-pub struct Span<'a, M: Mem> {
-    /// Head geometry.
-    pub heads: Heads,
-    /// Query rows within each sequence; `of` is the forward's rows per sequence.
-    pub rows: Rows,
-    /// Position of each row of the forward: `[batch * of]`.
-    pub positions: &'a M::Ints,
-    /// One number: keys in the cache once this forward's are appended.
-    pub keys: &'a M::Ints,
-    /// Row stride of scores and probabilities; at least the key count.
-    pub stride: usize,
-}
-
-impl<M: Mem> Clone for Span<'_, M> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<M: Mem> Copy for Span<'_, M> {}
-
-/// One operation of a forward pass. Every float buffer is in the run's dtype.
+/// One operation of a forward pass. Every float buffer is in the run's dtype, unless it says f32.
 pub enum Op<'a, M: Mem> {
     /// `out[r] = table[ids[r]]`.
     Embed {
@@ -153,7 +57,8 @@ pub enum Op<'a, M: Mem> {
         /// Outputs in a row.
         width: usize,
     },
-    /// Rotary embedding in two halves: pairs `(i, i + dim / 2)`.
+    /// Rotary embedding in two halves: pairs `(i, i + rotary / 2)`. What lies beyond `rotary` in a
+    /// head passes through.
     Rope {
         /// `[rows, heads, dim]`
         out: &'a mut M::Act,
@@ -169,6 +74,8 @@ pub enum Op<'a, M: Mem> {
         heads: usize,
         /// Width of a head.
         dim: usize,
+        /// Width that is rotated; even, at most `dim`.
+        rotary: usize,
     },
     /// Writes the forward's keys and values at their positions of the cache.
     KvAppend {
@@ -227,6 +134,129 @@ pub enum Op<'a, M: Mem> {
         /// Rows of the forward.
         rows: usize,
         /// Elements in a row.
+        width: usize,
+    },
+    /// `out = 1 / (1 + exp(-x))`.
+    Sigmoid {
+        /// `[rows, width]`
+        out: &'a mut M::Act,
+        /// `[rows, width]`
+        x: &'a M::Act,
+        /// Rows of the forward.
+        rows: usize,
+        /// Elements in a row.
+        width: usize,
+    },
+    /// Takes each head's `[query | gate]` apart.
+    SplitGate {
+        /// `[rows, heads, dim]`
+        query: &'a mut M::Act,
+        /// `[rows, heads, dim]`
+        gate: &'a mut M::Act,
+        /// `[rows, heads, 2, dim]`
+        x: &'a M::Act,
+        /// Rows of the forward.
+        rows: usize,
+        /// Heads in a row.
+        heads: usize,
+        /// Width of a head.
+        dim: usize,
+    },
+    /// Causal convolution over time, a kernel for each channel: an f32 FMA chain over the taps, the
+    /// oldest first, rounded once. Moves the state on. A sequence at position 0 starts from zeros.
+    Conv {
+        /// `[batch * rows, channels]`
+        out: &'a mut M::Act,
+        /// The last inputs of each sequence, oldest first: `[batch, kernel, channels]`
+        state: &'a mut M::Act,
+        /// `[batch * rows, channels]`
+        x: &'a M::Act,
+        /// A vector `[channels * kernel]`: the taps of a channel side by side.
+        weight: &'a M::Weight,
+        /// `[batch * rows]`
+        positions: &'a M::Ints,
+        /// Sequences.
+        batch: usize,
+        /// New rows per sequence.
+        rows: usize,
+        /// Geometry.
+        heads: DeltaHeads,
+    },
+    /// `out = x / sqrt(sum of squares + 1e-6)` for each head, in f32.
+    L2Norm {
+        /// f32 `[rows, heads, dim]`
+        out: &'a mut M::Act,
+        /// `[rows, stride]`
+        x: &'a M::Act,
+        /// Element of a row where the first head begins.
+        first: usize,
+        /// Elements in a row.
+        stride: usize,
+        /// Rows of the forward.
+        rows: usize,
+        /// Heads in a row.
+        heads: usize,
+        /// Width of a head.
+        dim: usize,
+    },
+    /// `out = -exp(a_log) * softplus(a + dt_bias)`, in f32: the logarithm of each head's decay.
+    Decay {
+        /// f32 `[rows, heads]`
+        out: &'a mut M::Act,
+        /// `[rows, heads]`
+        a: &'a M::Act,
+        /// f32 `[heads]`
+        a_log: &'a M::Weight,
+        /// `[heads]`
+        dt_bias: &'a M::Weight,
+        /// Rows of the forward.
+        rows: usize,
+        /// Heads in a row.
+        heads: usize,
+    },
+    /// The gated delta rule at every position in turn, in f32: decay the state, predict from it,
+    /// write the error back, read. A sequence at position 0 starts from a state of zeros.
+    DeltaRule {
+        /// `[batch * rows, value heads, value_dim]`
+        out: &'a mut M::Act,
+        /// f32 `[batch, value heads, key_dim, value_dim]`
+        state: &'a mut M::Act,
+        /// f32 `[batch * rows, key heads, key_dim]`
+        q: &'a M::Act,
+        /// f32 `[batch * rows, key heads, key_dim]`
+        k: &'a M::Act,
+        /// `[batch * rows, channels]`: queries, keys, values; the values are read.
+        qkv: &'a M::Act,
+        /// f32 `[batch * rows, value heads]`
+        g: &'a M::Act,
+        /// `[batch * rows, value heads]`
+        beta: &'a M::Act,
+        /// `key_dim^-0.5`, which each query is multiplied by
+        scale: f32,
+        /// `[batch * rows]`
+        positions: &'a M::Ints,
+        /// Sequences.
+        batch: usize,
+        /// New rows per sequence.
+        rows: usize,
+        /// Geometry.
+        heads: DeltaHeads,
+    },
+    /// RMSNorm of each vector, rounded before and after the weight, times `silu(z)`.
+    GatedNorm {
+        /// `[rows, width]`
+        out: &'a mut M::Act,
+        /// `[rows, width]`
+        x: &'a M::Act,
+        /// `[rows, width]`
+        z: &'a M::Act,
+        /// f32 `[width]`
+        weight: &'a M::Weight,
+        /// Added to the mean of squares, in f32.
+        eps: f32,
+        /// Number of vectors.
+        rows: usize,
+        /// Elements in a vector.
         width: usize,
     },
     /// `out = a * b`.

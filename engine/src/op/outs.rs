@@ -56,21 +56,59 @@ pub enum Part<'o, M: Mem> {
     },
 }
 
+/// Name of a convolution's state.
+pub const CONV_STATE: &str = "conv_state";
+/// Name of a delta rule's state.
+pub const STATE: &str = "state";
+
 impl<M: Mem> Op<'_, M> {
     /// All that the op writes, in-place caches included.
     pub fn outs(&mut self) -> Vec<Out<'_, M>> {
-        fn rows<'o, M: Mem>(act: &'o mut M::Act, rows: usize, width: usize) -> Vec<Out<'o, M>> {
-            vec![Out::Act { name: None, act, part: Part::Rows { rows, width } }]
+        fn named<'o, M: Mem>(
+            name: Option<&'static str>,
+            act: &'o mut M::Act,
+            rows: usize,
+            width: usize,
+        ) -> Out<'o, M> {
+            Out::Act { name, act, part: Part::Rows { rows, width } }
+        }
+        fn rows<M: Mem>(act: &mut M::Act, rows: usize, width: usize) -> Vec<Out<'_, M>> {
+            vec![named::<M>(None, act, rows, width)]
         }
         match self {
             Self::Embed { out, rows: n, width, .. }
             | Self::RmsNorm { out, rows: n, width, .. }
             | Self::Silu { out, rows: n, width, .. }
+            | Self::Sigmoid { out, rows: n, width, .. }
+            | Self::GatedNorm { out, rows: n, width, .. }
             | Self::Take { out, rows: n, width, .. }
             | Self::Mul { out, rows: n, width, .. }
             | Self::Add { out, rows: n, width, .. } => rows::<M>(out, *n, *width),
             Self::Linear { out, rows: r, width, .. } => rows::<M>(out, r.count, *width),
             Self::Rope { out, rows: n, heads, dim, .. } => rows::<M>(out, *n, *heads * *dim),
+            Self::L2Norm { out, rows: n, heads, dim, .. } => rows::<M>(out, *n, *heads * *dim),
+            Self::Decay { out, rows: n, heads, .. } => rows::<M>(out, *n, *heads),
+            Self::SplitGate { query, gate, rows, heads, dim, .. } => {
+                let (rows, width) = (*rows, *heads * *dim);
+                vec![
+                    named::<M>(Some("q_query"), query, rows, width),
+                    named::<M>(None, gate, rows, width),
+                ]
+            }
+            Self::Conv { out, state, batch, rows, heads, .. } => {
+                let (channels, kept) = (heads.channels(), *batch * heads.kernel);
+                vec![
+                    named::<M>(None, out, *batch * *rows, channels),
+                    named::<M>(Some(CONV_STATE), state, kept, channels),
+                ]
+            }
+            Self::DeltaRule { out, state, batch, rows, heads, .. } => {
+                let kept = *batch * heads.value * heads.key_dim;
+                vec![
+                    named::<M>(None, out, *batch * *rows, heads.values()),
+                    named::<M>(Some(STATE), state, kept, heads.value_dim),
+                ]
+            }
             Self::KvAppend { cache, positions, heads, rows, .. } => {
                 let (heads, capacity, rows) = (*heads, cache.capacity, *rows);
                 let positions: &M::Ints = positions;

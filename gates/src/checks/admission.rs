@@ -38,7 +38,7 @@ fn open(folder: &Path, seed: u64) -> Result<Answer, CheckError> {
         Err(refusal) => return Ok(Err(refusal)),
     };
     let mut cpu = Cpu::new(Kernels::best(), Order::Invariant);
-    let model = match Model::load(&mut cpu, &checkpoint) {
+    let model = match Model::load(&mut cpu, &checkpoint, Order::Invariant) {
         Ok(model) => model,
         Err(refusal) => return Ok(Err(refusal)),
     };
@@ -144,6 +144,15 @@ fn name(role: Role) -> String {
         LayerRole::QNorm => "q_norm",
         LayerRole::KNorm => "k_norm",
         LayerRole::PostAttentionLayernorm => "post_attention_layernorm",
+        LayerRole::InProjQkv => "in_proj_qkv",
+        LayerRole::InProjZ => "in_proj_z",
+        LayerRole::InProjB => "in_proj_b",
+        LayerRole::InProjA => "in_proj_a",
+        LayerRole::Conv1d => "conv1d",
+        LayerRole::ALog => "a_log",
+        LayerRole::DtBias => "dt_bias",
+        LayerRole::GatedNorm => "gated_norm",
+        LayerRole::OutProj => "out_proj",
         LayerRole::GateProj => "gate_proj",
         LayerRole::UpProj => "up_proj",
         LayerRole::DownProj => "down_proj",

@@ -133,7 +133,7 @@ pub fn command(args: &Args) -> Result<u8, Failure> {
     }
     let checkpoint = Checkpoint::open_as(&args.model, args.dtype)?;
     let mut cpu = Cpu::new(Kernels::best(), args.order);
-    let model = Model::load(&mut cpu, &checkpoint)?;
+    let model = Model::load(&mut cpu, &checkpoint, args.order)?;
     let dims = Dims::of_shape(&model.shape);
     let tensors = golden::tensors(&args.inject).map_err(CheckError::from)?;
     let mut taps = BTreeMap::new();

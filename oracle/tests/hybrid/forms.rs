@@ -77,165 +77,161 @@ fn plain_names(t: &mut Stored) {
     *t = std::mem::take(t).into_iter().map(|(name, x)| (plain(name), x)).collect();
 }
 
-#[expect(clippy::too_many_lines, reason = "a table")]
+const FORMS: [(&str, Edit, Fate); 39] = [
+    ("as published", |_, _| {}, Same),
+    ("plain names", |_, t| plain_names(t), Same),
+    ("flat", |c, _| *c = c["text_config"].take(), Same),
+    (
+        "flat, plain names",
+        |c, t| {
+            *c = c["text_config"].take();
+            plain_names(t);
+        },
+        Same,
+    ),
+    (
+        "a name under both prefixes",
+        |_, t| {
+            let norm = t["model.language_model.norm.weight"].clone();
+            t.insert("model.norm.weight".into(), norm);
+        },
+        Refused("both prefixes"),
+    ),
+    (
+        "the composite's name on a flat file",
+        |c, _| {
+            *c = c["text_config"].take();
+            c["model_type"] = "qwen3_5".into();
+        },
+        Refused("text_config"),
+    ),
+    ("another text model", |c, _| set(c, "model_type", "qwen3".into()), Refused("model_type")),
+    ("experts", |c, _| c["model_type"] = "qwen3_5_moe".into(), Refused("model_type")),
+    (
+        "no bystanders",
+        |_, t| t.retain(|name, _| !name.starts_with("mtp.") && !name.contains(".visual.")),
+        Same,
+    ),
+    (
+        "an unknown tensor",
+        |_, t| {
+            let norm = t["model.language_model.norm.weight"].clone();
+            t.insert("model.language_model.mtp.norm.weight".into(), norm);
+        },
+        Refused("is unknown"),
+    ),
+    (
+        "no rates",
+        |_, t| drop(t.remove("model.language_model.layers.1.linear_attn.A_log")),
+        Refused("A_log: is missing"),
+    ),
+    (
+        "taps without their middle extent",
+        |_, t| {
+            let name = "model.language_model.layers.0.linear_attn.conv1d.weight";
+            t.get_mut(name).expect("there").1 = vec![320, 4];
+        },
+        Refused("should be"),
+    ),
+    ("the interval alone", |c, _| drop(text(c).remove("layer_types")), Same),
+    (
+        "neither: every fourth",
+        |c, _| {
+            text(c).remove("layer_types");
+            text(c).remove("full_attention_interval");
+        },
+        Same,
+    ),
+    ("a null list", |c, _| set(c, "layer_types", Value::Null), Same),
+    ("the list wins", |c, _| set(c, "full_attention_interval", 2.into()), Same),
+    (
+        "old names",
+        |c, _| set(c, "layer_types", json!(["mamba", "conv", "mamba", "attention"])),
+        Same,
+    ),
+    (
+        "a window",
+        |c, _| {
+            let window = "sliding_attention";
+            set(c, "layer_types", json!(["mamba", "conv", "mamba", window]));
+        },
+        Refused("layer_types"),
+    ),
+    (
+        "no attention at all",
+        |c, _| set(c, "layer_types", json!(["conv", "conv", "conv", "conv"])),
+        Refused("layer_types"),
+    ),
+    (
+        "an interval of 0",
+        |c, _| {
+            text(c).remove("layer_types");
+            set(c, "full_attention_interval", 0.into());
+        },
+        Refused("full_attention_interval"),
+    ),
+    ("sections of pictures", |c, _| rope(c, "mrope_section", Some(json!([1, 1, 2]))), Same),
+    ("no sections", |c, _| rope(c, "mrope_section", None), Same),
+    ("an absent width is a quarter", |c, _| rope(c, "partial_rotary_factor", None), Same),
+    (
+        "the width beside",
+        |c, _| {
+            rope(c, "partial_rotary_factor", None);
+            set(c, "partial_rotary_factor", 0.5.into());
+        },
+        Other,
+    ),
+    ("the width inside wins", |c, _| set(c, "partial_rotary_factor", 0.5.into()), Same),
+    ("cut down to 8", |c, _| rope(c, "partial_rotary_factor", Some(0.27.into())), Same),
+    (
+        "an odd width",
+        |c, _| rope(c, "partial_rotary_factor", Some(0.29.into())),
+        Refused("partial_rotary_factor"),
+    ),
+    (
+        "wider than a head",
+        |c, _| rope(c, "partial_rotary_factor", Some(1.5.into())),
+        Refused("partial_rotary_factor"),
+    ),
+    (
+        "theta beside",
+        |c, _| {
+            rope(c, "rope_theta", None);
+            set(c, "rope_theta", 1e7.into());
+        },
+        Same,
+    ),
+    ("theta nowhere: 10,000", |c, _| rope(c, "rope_theta", None), Other),
+    ("yarn", |c, _| rope(c, "rope_type", Some("yarn".into())), Refused("rope_parameters")),
+    ("an absent head_dim is 256", |c, _| drop(text(c).remove("head_dim")), Refused("[2048, 64]")),
+    ("no gate", |c, _| set(c, "attn_output_gate", false.into()), Refused("attn_output_gate")),
+    ("a bf16 state", |c, _| set(c, "mamba_ssm_dtype", "bfloat16".into()), Refused("mamba")),
+    ("another gate", |c, _| set(c, "output_gate_type", "sigmoid".into()), Refused("gate_type")),
+    ("tied outside alone", |c, _| c[TIED] = true.into(), Refused(TIED)),
+    ("tied inside alone", |c, _| set(c, TIED, true.into()), Refused(TIED)),
+    (
+        "tied",
+        |c, t| {
+            c[TIED] = true.into();
+            set(c, TIED, true.into());
+            t.remove("lm_head.weight");
+        },
+        Other,
+    ),
+    (
+        "tied, both unlike",
+        |c, _| {
+            c[TIED] = true.into();
+            set(c, TIED, true.into());
+        },
+        Refused("differs"),
+    ),
+];
+
 #[test]
 fn forms_of_one_model() {
-    let cases: [(&str, Edit, Fate); 39] = [
-        ("as published", |_, _| {}, Same),
-        ("plain names", |_, t| plain_names(t), Same),
-        ("flat", |c, _| *c = c["text_config"].take(), Same),
-        (
-            "flat, plain names",
-            |c, t| {
-                *c = c["text_config"].take();
-                plain_names(t);
-            },
-            Same,
-        ),
-        (
-            "a name under both prefixes",
-            |_, t| {
-                let norm = t["model.language_model.norm.weight"].clone();
-                t.insert("model.norm.weight".into(), norm);
-            },
-            Refused("both prefixes"),
-        ),
-        (
-            "the composite's name on a flat file",
-            |c, _| {
-                *c = c["text_config"].take();
-                c["model_type"] = "qwen3_5".into();
-            },
-            Refused("text_config"),
-        ),
-        ("another text model", |c, _| set(c, "model_type", "qwen3".into()), Refused("model_type")),
-        ("experts", |c, _| c["model_type"] = "qwen3_5_moe".into(), Refused("model_type")),
-        (
-            "no bystanders",
-            |_, t| t.retain(|name, _| !name.starts_with("mtp.") && !name.contains(".visual.")),
-            Same,
-        ),
-        (
-            "an unknown tensor",
-            |_, t| {
-                let norm = t["model.language_model.norm.weight"].clone();
-                t.insert("model.language_model.mtp.norm.weight".into(), norm);
-            },
-            Refused("is unknown"),
-        ),
-        (
-            "no rates",
-            |_, t| drop(t.remove("model.language_model.layers.1.linear_attn.A_log")),
-            Refused("A_log: is missing"),
-        ),
-        (
-            "taps without their middle extent",
-            |_, t| {
-                let name = "model.language_model.layers.0.linear_attn.conv1d.weight";
-                t.get_mut(name).expect("there").1 = vec![320, 4];
-            },
-            Refused("should be"),
-        ),
-        ("the interval alone", |c, _| drop(text(c).remove("layer_types")), Same),
-        (
-            "neither: every fourth",
-            |c, _| {
-                text(c).remove("layer_types");
-                text(c).remove("full_attention_interval");
-            },
-            Same,
-        ),
-        ("a null list", |c, _| set(c, "layer_types", Value::Null), Same),
-        ("the list wins", |c, _| set(c, "full_attention_interval", 2.into()), Same),
-        (
-            "old names",
-            |c, _| set(c, "layer_types", json!(["mamba", "conv", "mamba", "attention"])),
-            Same,
-        ),
-        (
-            "a window",
-            |c, _| {
-                let window = "sliding_attention";
-                set(c, "layer_types", json!(["mamba", "conv", "mamba", window]));
-            },
-            Refused("layer_types"),
-        ),
-        (
-            "no attention at all",
-            |c, _| set(c, "layer_types", json!(["conv", "conv", "conv", "conv"])),
-            Refused("layer_types"),
-        ),
-        (
-            "an interval of 0",
-            |c, _| {
-                text(c).remove("layer_types");
-                set(c, "full_attention_interval", 0.into());
-            },
-            Refused("full_attention_interval"),
-        ),
-        ("sections of pictures", |c, _| rope(c, "mrope_section", Some(json!([1, 1, 2]))), Same),
-        ("no sections", |c, _| rope(c, "mrope_section", None), Same),
-        ("an absent width is a quarter", |c, _| rope(c, "partial_rotary_factor", None), Same),
-        (
-            "the width beside",
-            |c, _| {
-                rope(c, "partial_rotary_factor", None);
-                set(c, "partial_rotary_factor", 0.5.into());
-            },
-            Other,
-        ),
-        ("the width inside wins", |c, _| set(c, "partial_rotary_factor", 0.5.into()), Same),
-        ("cut down to 8", |c, _| rope(c, "partial_rotary_factor", Some(0.27.into())), Same),
-        (
-            "an odd width",
-            |c, _| rope(c, "partial_rotary_factor", Some(0.29.into())),
-            Refused("partial_rotary_factor"),
-        ),
-        (
-            "wider than a head",
-            |c, _| rope(c, "partial_rotary_factor", Some(1.5.into())),
-            Refused("partial_rotary_factor"),
-        ),
-        (
-            "theta beside",
-            |c, _| {
-                rope(c, "rope_theta", None);
-                set(c, "rope_theta", 1e7.into());
-            },
-            Same,
-        ),
-        ("theta nowhere: 10,000", |c, _| rope(c, "rope_theta", None), Other),
-        ("yarn", |c, _| rope(c, "rope_type", Some("yarn".into())), Refused("rope_parameters")),
-        (
-            "an absent head_dim is 256",
-            |c, _| drop(text(c).remove("head_dim")),
-            Refused("[2048, 64]"),
-        ),
-        ("no gate", |c, _| set(c, "attn_output_gate", false.into()), Refused("attn_output_gate")),
-        ("a bf16 state", |c, _| set(c, "mamba_ssm_dtype", "bfloat16".into()), Refused("mamba")),
-        ("another gate", |c, _| set(c, "output_gate_type", "sigmoid".into()), Refused("gate_type")),
-        ("tied outside alone", |c, _| c[TIED] = true.into(), Refused(TIED)),
-        ("tied inside alone", |c, _| set(c, TIED, true.into()), Refused(TIED)),
-        (
-            "tied",
-            |c, t| {
-                c[TIED] = true.into();
-                set(c, TIED, true.into());
-                t.remove("lm_head.weight");
-            },
-            Other,
-        ),
-        (
-            "tied, both unlike",
-            |c, _| {
-                c[TIED] = true.into();
-                set(c, TIED, true.into());
-            },
-            Refused("differs"),
-        ),
-    ];
     let want = logits(&load(&config(), &stored()).expect("the golden checkpoint loads"));
-    for (why, edit, fate) in cases {
+    for (why, edit, fate) in FORMS {
         let (mut config, mut tensors) = (config(), stored());
         edit(&mut config, &mut tensors);
         match (load(&config, &tensors), fate) {

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
-use super::super::kernels::{Kernels, ROWS, Table, Tile, TileArgs};
+use super::super::kernels::{ConvRow, DeltaStep, Kernels, ROWS, Table, Tile, TileArgs};
 use super::super::panels::PANEL;
 use super::super::{scalar, vector};
 use super::tile::{last_terms, row_kernels, tile};
@@ -20,7 +20,20 @@ pub fn table() -> Option<&'static Kernels> {
 static AVX2: Kernels = Kernels { name: "avx2", bf16: table_of(tile_bf16), f32: table_of(tile_f32) };
 
 const fn table_of<E: Element>(tile: fn(&TileArgs<'_, E>, &mut Tile)) -> Table<E> {
-    Table { tile, silu, mul, add, rms_norm, rope, softmax }
+    Table {
+        tile,
+        silu,
+        sigmoid,
+        mul,
+        add,
+        rms_norm,
+        rope,
+        softmax,
+        l2_norm,
+        gated_norm,
+        conv,
+        delta_rule,
+    }
 }
 
 row_kernels!("avx2,fma");

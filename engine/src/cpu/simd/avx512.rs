@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
-use super::super::kernels::{Kernels, ROWS, Table, Tile, TileArgs};
+use super::super::kernels::{ConvRow, DeltaStep, Kernels, ROWS, Table, Tile, TileArgs};
 use super::super::panels::PANEL;
 use super::super::{scalar, vector};
 use super::tile::{last_terms, row_kernels, tile};
@@ -30,7 +30,20 @@ static DOT: Kernels =
     Kernels { name: "avx512bf16", bf16: table_of(tile_dot), f32: table_of(tile_f32) };
 
 const fn table_of<E: Element>(tile: fn(&TileArgs<'_, E>, &mut Tile)) -> Table<E> {
-    Table { tile, silu, mul, add, rms_norm, rope, softmax }
+    Table {
+        tile,
+        silu,
+        sigmoid,
+        mul,
+        add,
+        rms_norm,
+        rope,
+        softmax,
+        l2_norm,
+        gated_norm,
+        conv,
+        delta_rule,
+    }
 }
 
 row_kernels!("avx512f,avx512bw,avx512dq,avx512vl,fma");

@@ -9,7 +9,7 @@ mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod tile;
 
-pub use split::for_each_tile;
+pub use split::{for_each_tile, for_each_tile_beside};
 
 use super::kernels::Kernels;
 

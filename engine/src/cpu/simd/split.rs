@@ -44,8 +44,19 @@ struct Base<T>(*mut T);
 unsafe impl<T: Send> Sync for Base<T> {}
 
 impl<T> Base<T> {
-    fn at(&self, offset: usize) -> *mut T {
-        self.0.wrapping_add(offset)
+    /// Tile `at` of a matrix of `rows` by `width`; no two numbers share an element.
+    fn tile<'a>(&self, at: usize, rows: usize, width: usize, tile: [usize; 2]) -> TileMut<'a, T> {
+        let across = width.div_ceil(tile[1]);
+        let (first_row, first_column) = (at / across * tile[0], at % across * tile[1]);
+        TileMut {
+            start: self.0.wrapping_add(first_row * width + first_column),
+            width,
+            rows: tile[0].min(rows - first_row),
+            columns: tile[1].min(width - first_column),
+            first_row,
+            first_column,
+            life: PhantomData,
+        }
     }
 }
 
@@ -58,20 +69,27 @@ pub fn for_each_tile<T: Send>(
 ) {
     let rows = matrix.len() / width;
     assert_eq!(matrix.len(), rows * width, "matrix is not whole rows");
-    let (down, across) = (rows.div_ceil(tile[0]), width.div_ceil(tile[1]));
+    let count = rows.div_ceil(tile[0]) * width.div_ceil(tile[1]);
     let base = Base(matrix.as_mut_ptr());
-    (0..down * across).into_par_iter().for_each(|at| {
-        let (first_row, first_column) = (at / across * tile[0], at % across * tile[1]);
-        f(TileMut {
-            start: base.at(first_row * width + first_column),
-            width,
-            rows: tile[0].min(rows - first_row),
-            columns: tile[1].min(width - first_column),
-            first_row,
-            first_column,
-            life: PhantomData,
-        });
-    });
+    (0..count).into_par_iter().for_each(|at| f(base.tile(at, rows, width, tile)));
+}
+
+/// Calls `f` once for each tile, with the chunk of `beside` that has the tile's number.
+pub fn for_each_tile_beside<T: Send, U: Send>(
+    matrix: &mut [T],
+    width: usize,
+    tile: [usize; 2],
+    beside: &mut [U],
+    f: impl Fn(TileMut<'_, T>, &mut [U]) + Sync,
+) {
+    let rows = matrix.len() / width;
+    assert_eq!(matrix.len(), rows * width, "matrix is not whole rows");
+    let count = rows.div_ceil(tile[0]) * width.div_ceil(tile[1]);
+    let chunk = beside.len() / count;
+    assert_eq!(beside.len(), count * chunk, "what lies beside is not whole chunks");
+    let base = Base(matrix.as_mut_ptr());
+    let chunks = beside.par_chunks_exact_mut(chunk).enumerate();
+    chunks.for_each(|(at, chunk)| f(base.tile(at, rows, width, tile), chunk));
 }
 
 #[cfg(test)]

@@ -115,11 +115,16 @@ macro_rules! row_kernels {
     ($features:literal) => {
         row_kernels! { $features;
             silu(out: &mut [E], x: &[E]);
+            sigmoid(out: &mut [E], x: &[E]);
             mul(out: &mut [E], a: &[E], b: &[E]);
             add(out: &mut [E], a: &[E], b: &[E]);
             rms_norm(out: &mut [E], x: &[E], weight: &[E], eps: f32, form: NormForm);
             rope(out: &mut [E], x: &[E], cos: &[E], sin: &[E]);
             softmax(out: &mut [E], x: &[E], order: Order);
+            l2_norm(out: &mut [f32], x: &[E]);
+            gated_norm(out: &mut [E], x: &[E], z: &[E], weight: &[f32], eps: f32);
+            conv(out: &mut [E], row: &ConvRow<'_, E>);
+            delta_rule(out: &mut [E], state: &mut [f32], step: &DeltaStep<'_, E>);
         }
     };
     ($features:literal; $($name:ident($($arg:ident: $ty:ty),*);)*) => {$(

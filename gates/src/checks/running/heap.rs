@@ -68,7 +68,7 @@ pub fn count(folder: &Path, seed: u64, case: Case, waste: Waste) -> Result<Count
     let checkpoint = Checkpoint::open_as(folder, Some(case.dtype))?;
     let cpu = Cpu::new(Kernels::best(), Order::Invariant);
     let mut b = Wasteful::new(cpu, waste);
-    let model = Model::load(&mut b, &checkpoint)?;
+    let model = Model::load(&mut b, &checkpoint, Order::Invariant)?;
     let prompts = prompts(seed, model.shape.vocab, case.batch, PROMPT);
     let request = request(prompts, case.steps + 1, sampler(case.sampled, seed));
     let mut marks = Vec::with_capacity(case.steps + 1);

@@ -105,7 +105,7 @@ fn in_turns(
     for step in 0..case.steps {
         if swapped && step == case.steps / 2 {
             let [a, b] = &mut sessions;
-            std::mem::swap(&mut a.state.kv, &mut b.state.kv);
+            std::mem::swap(&mut a.state.carried, &mut b.state.carried);
         }
         for session in &mut sessions {
             session.step(&mut cpu)?;

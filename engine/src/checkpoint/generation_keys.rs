@@ -1,0 +1,36 @@
+//! Keys that are no part of a model's configuration and are passed over without a word.
+
+/// Keys of `generation_config.json` that older files carry in `config.json`; the reference drops
+/// them, so they are not worth a notice.
+pub(super) const GENERATION: [&str; 30] = [
+    "bad_words_ids",
+    "begin_suppress_tokens",
+    "decoder_start_token_id",
+    "diversity_penalty",
+    "do_sample",
+    "early_stopping",
+    "encoder_no_repeat_ngram_size",
+    "exponential_decay_length_penalty",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "length_penalty",
+    "max_length",
+    "max_new_tokens",
+    "min_length",
+    "min_p",
+    "no_repeat_ngram_size",
+    "num_beam_groups",
+    "num_beams",
+    "num_return_sequences",
+    "output_attentions",
+    "output_hidden_states",
+    "output_scores",
+    "remove_invalid_values",
+    "repetition_penalty",
+    "return_dict_in_generate",
+    "suppress_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "typical_p",
+];
