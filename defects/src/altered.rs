@@ -208,11 +208,11 @@ pub fn twice<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>) -> bool {
             let x = upload(b, &once);
             b.run(site, Op::RmsNorm { out, x: &x, weight, eps, form, rows, width });
         }
-        Op::Rope { out, table, positions, rows, heads, dim, .. } => {
-            let (rows, heads, dim) = (*rows, *heads, *dim);
+        Op::Rope { out, table, positions, rows, heads, dim, rotary, .. } => {
+            let (rows, heads, dim, rotary) = (*rows, *heads, *dim, *rotary);
             let once = b.mem().read(out, 0, rows * heads * dim);
             let x = upload(b, &once);
-            b.run(site, Op::Rope { out, x: &x, table, positions, rows, heads, dim });
+            b.run(site, Op::Rope { out, x: &x, table, positions, rows, heads, dim, rotary });
         }
         _ => unreachable!("matched above"),
     }

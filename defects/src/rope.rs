@@ -101,8 +101,9 @@ pub fn retable<B: Backend>(
     op: &mut Op<'_, B::M>,
     (power, share): (f32, usize),
 ) -> bool {
-    let Op::Rope { out, x, table, positions, rows, heads, dim } = op else { return false };
-    let (rows, heads, dim, half) = (*rows, *heads, *dim, *dim / 2);
+    let Op::Rope { out, x, table, positions, rows, heads, dim, rotary } = op else { return false };
+    let (rows, heads, dim, rotary) = (*rows, *heads, *dim, *rotary);
+    let half = rotary / 2;
     let at = b.mem().read_ints(positions, rows);
     let count = at.iter().max().map_or(0, |p| *p as usize + 1);
     if count < 2 {
@@ -126,7 +127,7 @@ pub fn retable<B: Backend>(
     }
     let [cos, sin] = [cos, sin].map(|values| upload(b, &Tensor::from_f32(dtype, &values)));
     let table = Rotary { cos, sin };
-    b.run(site, Op::Rope { out, x, table: &table, positions, rows, heads, dim });
+    b.run(site, Op::Rope { out, x, table: &table, positions, rows, heads, dim, rotary });
     true
 }
 
@@ -137,7 +138,7 @@ pub fn positions<B: Backend>(
     op: &mut Op<'_, B::M>,
     (form, first): (Positions, Option<&Vec<u32>>),
 ) -> bool {
-    let Op::Rope { out, x, table, positions, rows, heads, dim } = op else { return false };
+    let Op::Rope { out, x, table, positions, rows, heads, dim, rotary } = op else { return false };
     let right = b.mem().read_ints(positions, *rows);
     let start = right.first().copied().unwrap_or(0);
     let most = right.iter().max().copied().unwrap_or(0);
@@ -153,19 +154,24 @@ pub fn positions<B: Backend>(
         return false;
     }
     let positions = upload_ints(b, &other);
-    let (rows, heads, dim) = (*rows, *heads, *dim);
-    b.run(site, Op::Rope { out, x, table, positions: &positions, rows, heads, dim });
+    let (rows, heads, dim, rotary) = (*rows, *heads, *dim, *rotary);
+    b.run(site, Op::Rope { out, x, table, positions: &positions, rows, heads, dim, rotary });
     true
 }
 
 /// A rotation whose products are not rounded before they are added.
 pub fn unrounded<B: Backend>(b: &mut B, op: &mut Op<'_, B::M>) -> bool {
-    let Op::Rope { out, x, table, positions, rows, heads, dim } = op else { return false };
-    let (rows, heads, dim, half) = (*rows, *heads, *dim, *dim / 2);
+    let Op::Rope { out, x, table, positions, rows, heads, dim, rotary } = op else { return false };
+    let (rows, heads, dim, rotary) = (*rows, *heads, *dim, *rotary);
+    let half = rotary / 2;
     let at = b.mem().read_ints(positions, rows);
     let x = b.mem().read(x, 0, rows * heads * dim);
     let mut values = Vec::with_capacity(x.len());
     for i in 0..x.len() {
+        if i % dim >= rotary {
+            values.push(x.get(i));
+            continue;
+        }
         let entry = at[i / (heads * dim)] as usize * half + i % dim % half;
         let (cos, sin) = (b.mem().read(&table.cos, entry, 1), b.mem().read(&table.sin, entry, 1));
         let low = i % dim < half;

@@ -195,9 +195,11 @@ fn norm<B: Backend>(b: &mut B, op: &mut Op<'_, B::M>, how: Legal) {
     }
     let units = match form {
         NormForm::RoundThenScale => Tensor::from_f32(x.dtype(), &units).to_f32(),
-        NormForm::ScaleThenRound => units,
+        NormForm::ScaleThenRound | NormForm::ZeroCentred => units,
     };
-    let scaled: Vec<f32> = units.iter().enumerate().map(|(i, u)| weight[i % n] * u).collect();
+    let more = if form == NormForm::ZeroCentred { 1.0 } else { 0.0 };
+    let scaled = units.iter().enumerate().map(|(i, u)| (more + weight[i % n]) * u);
+    let scaled: Vec<f32> = scaled.collect();
     overwrite(b, op, &Tensor::from_f32(x.dtype(), &scaled));
 }
 

@@ -130,7 +130,7 @@ impl Stage {
         let checkpoint =
             samebits::checkpoint::Checkpoint::open_as(folder.path(), Some(probe.dtype))?;
         let mut cpu = Cpu::new(Kernels::best(), Order::Invariant);
-        let model = Model::load(&mut cpu, &checkpoint)?;
+        let model = Model::load(&mut cpu, &checkpoint, Order::Invariant)?;
         let reference = oracle::Model::load(folder.path())?;
         let rounded = Rounded { dtype: oracle_dtype(probe.dtype) };
         let config = reference.config();
@@ -222,7 +222,7 @@ impl Stage {
                     let stream = (layer * self.probe.batch + i) * 2 + usize::from(keys);
                     let drawn = bell(seed, stream as u64, past * kv * dim);
                     let drawn = Tensor::from_f32(dtype, &drawn); // [kv, past, dim]
-                    let cache = &mut state.kv[layer];
+                    let cache = state.carried[layer].kv();
                     let capacity = cache.capacity;
                     let act = if keys { &mut cache.k } else { &mut cache.v };
                     let mut values = vec![0.0; past * kv * dim]; // [past, kv, dim]

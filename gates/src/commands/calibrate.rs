@@ -14,7 +14,7 @@ use crate::manifest::Gate;
 /// Arguments of `calibrate`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Independent runs of every designed run, in calibration and again in validation.
+    /// Independent runs of every designed run; validation takes a third as many fresh ones.
     #[arg(long, default_value_t = 300)]
     runs: usize,
     /// Rewrite the limits file; else only print what it would hold.
