@@ -11,11 +11,11 @@ use samebits::contract::Dtype;
 use samebits_defects::{Defect, Fault, Tree};
 
 use crate::checks::CheckError;
-use crate::checks::teacher::SURPRISE;
 use crate::context::Context;
 use crate::limits::{Limit, Limits};
 use crate::manifest::{Check, Gate};
-use crate::probe::{MODEL_SEED, Stage, family, limit_name, rate_name};
+use crate::probe::{MODEL_SEED, Stage};
+use crate::ruler::{SURPRISE, family, limit_name, rate_name};
 use crate::sites::op_of;
 use crate::stats::{false_alarms, gamma, order_statistic, surprise};
 
@@ -109,14 +109,12 @@ fn sample(
             continue;
         }
         let stage = Stage::new(probe, MODEL_SEED)?;
-        let units = |op: &str| {
-            let name = limit_name(op, Dtype::F32, stage.terms(op));
-            limits.get(&name).map_or(0.0, |limit| limit.value)
-        };
+        let ruler = stage.ruler();
+        let units = |op: &str| ruler.legal_units(limits, op);
         let one = |i: usize| -> Result<Vec<(String, Sample)>, CheckError> {
             let (defect, tree) = orders[i % orders.len()];
             let ran = stage.run(first + ctx.seed + i as u64, defect)?;
-            let found = stage.measure(&ran, &units);
+            let found = stage.measure(&ran, None, &units);
             let sample = |site: &crate::probe::SiteResidual| {
                 let op = op_of(&site.site);
                 let terms = stage.terms(op);

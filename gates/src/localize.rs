@@ -1,13 +1,52 @@
 //! Where two traces part: the first op in the order of execution, and the smallest place in it.
 //!
-//! Absent: judgement of which side is right, and the replay of the op. The invariants: what
-//! does not differ is refused, and an op whose own inputs differ, or are not in both traces, is
-//! never called the culprit.
+//! Here: bits against bits. [`forced`] judges each op of a trace on the trace's own inputs, which
+//! tells a fault from another legal order of summation, and [`gate`] starts from a red gate. The
+//! invariants: what does not differ is refused, and an op whose own inputs differ, or are not in
+//! both traces, is never called the culprit.
+
+pub mod forced;
+pub mod gate;
 
 use thiserror::Error;
 
 use crate::compare::in_order;
 use crate::sites::{Bits, Sites, keyed, op_of, split, ulps};
+
+/// An element, found as a reader would look for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Spot {
+    /// Which sequence.
+    pub batch: usize,
+    /// Row of the sequence.
+    pub position: usize,
+    /// Its head, where the site has heads.
+    pub head: Option<usize>,
+    /// Its place within the row, or within the head.
+    pub element: usize,
+}
+
+impl Spot {
+    /// The spot of element `i` of a site: `[rows, width]`, `[rows, heads, width]` or `[heads, rows,
+    /// keys]`, each perhaps with a batch before.
+    pub fn of(site: &str, shape: &[usize], i: usize) -> Self {
+        let (headed, n) = (headed(site) || keyed(site), shape.len());
+        let last = shape.last().copied().unwrap_or(1).max(1);
+        let axis = |back: usize| if n > back { shape[n - 1 - back].max(1) } else { 1 };
+        let (at, element) = (i / last, i % last);
+        if headed && n > 2 {
+            let (inner, outer) = (at % axis(1), at / axis(1) % axis(2));
+            let (position, head) = if keyed(site) { (inner, outer) } else { (outer, inner) };
+            return Self { batch: at / axis(1) / axis(2), position, head: Some(head), element };
+        }
+        Self { batch: at / axis(1), position: at % axis(1), head: None, element }
+    }
+}
+
+/// Whether a site is `[rows, heads, width]`.
+fn headed(site: &str) -> bool {
+    matches!(op_of(site), "q_norm" | "k_norm" | "q_rope" | "k_rope" | "k_cache" | "v_cache")
+}
 
 /// Where two traces part.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,12 +55,8 @@ pub struct Found {
     pub site: String,
     /// Elements that differ there, and all of them.
     pub differing: (u64, u64),
-    /// Row of the first that differs.
-    pub position: usize,
-    /// Its head, where the site has heads.
-    pub head: Option<usize>,
-    /// Its place within the row, or within the head.
-    pub element: usize,
+    /// The first that differs.
+    pub spot: Spot,
     /// Its distance; none beside a NaN.
     pub ulps: Option<u64>,
     /// Sites that the op reads.
@@ -132,56 +167,44 @@ pub fn steady(one: &Sites, again: &Sites) -> Result<(), LocalizeError> {
 }
 
 fn place(site: &str, a: &Bits, b: &Bits) -> Found {
-    let differs = |i: &usize| a.bits[*i] != b.bits[*i];
     let n = a.bits.len();
-    let (position, head, element) = (0..n)
-        .filter(differs)
-        .map(|i| spot(site, a, i))
-        .min()
-        .expect("the caller saw a difference");
-    let differing = (0..n).filter(differs).count() as u64;
-    let first = (0..n).filter(differs).find(|i| spot(site, a, *i) == (position, head, element));
-    let first = first.expect("the spot came from one of these");
+    let differing: Vec<usize> = (0..n).filter(|i| a.bits[*i] != b.bits[*i]).collect();
+    let first = differing.iter().map(|i| (Spot::of(site, &a.shape, *i), *i)).min();
+    let (spot, first) = first.expect("the caller saw a difference");
     Found {
         site: site.to_owned(),
-        differing: (differing, n as u64),
-        position,
-        head,
-        element,
+        differing: (differing.len() as u64, n as u64),
+        spot,
         ulps: ulps(a.dtype, a.bits[first], b.bits[first]),
         inputs: inputs(site),
         unknown: Vec::new(),
     }
 }
 
-/// Position, head and element of a flat index.
-fn spot(site: &str, bits: &Bits, i: usize) -> (usize, Option<usize>, usize) {
-    let last = bits.shape.last().copied().unwrap_or(1).max(1);
-    match bits.shape[..] {
-        [_, rows, _] if keyed(site) => (i / last % rows, Some(i / last / rows), i % last),
-        [_, heads, _] => (i / last / heads, Some(i / last % heads), i % last),
-        _ => (i / last, None, i % last),
-    }
+/// The words for a spot.
+fn words(spot: &Spot) -> String {
+    let Spot { batch, position, head, element } = spot;
+    let head = head.map_or_else(String::new, |head| format!(", head {head}"));
+    format!("batch {batch}, position {position}{head}, element {element}")
 }
 
 /// One sentence for each thing found.
 pub fn sentences(found: &Found) -> String {
-    let Found { site, differing: (n, of), position, element, .. } = found;
-    let head = found.head.map_or_else(String::new, |head| format!(", head {head}"));
+    let Found { site, differing: (n, of), spot, .. } = found;
     let far = found.ulps.map_or_else(|| "NaN".to_owned(), |ulps| format!("{ulps} ulps"));
     let inputs = found.inputs.join(", ");
-    let cause = match (op_of(site), found.unknown.as_slice()) {
-        (_, []) if found.inputs.is_empty() => {
+    let cause = match found.unknown.as_slice() {
+        [] if found.inputs.is_empty() => {
             "it reads ids and weights only: one of them already differs, or the op does".to_owned()
         }
-        (_, []) => format!("its inputs ({inputs}) are equal: the op itself departs"),
-        (_, unknown) => {
+        [] => format!("its inputs ({inputs}) are equal: the op itself departs"),
+        unknown => {
             format!("its inputs may already differ: {} is not in both traces", unknown.join(", "))
         }
     };
+    let place = words(spot);
     format!(
-        "first difference: {site}\nplace: position {position}{head}, element {element}, {far}; \
-         {n} of {of} elements differ\n{cause}\n"
+        "first difference: {site}\nplace: {place}, {far}; {n} of {of} elements differ\n{cause}\n"
     )
 }
 
@@ -216,12 +239,30 @@ mod tests {
             bits
         });
         let found = localize(&want, &got).expect("they differ");
-        assert_eq!((found.site.as_str(), found.position), ("layers.0.scores", 0));
-        assert_eq!((found.head, found.element, found.ulps), (Some(1), 1, Some(2)));
+        assert_eq!((found.site.as_str(), found.ulps), ("layers.0.scores", Some(2)));
+        let spot = Spot { batch: 0, position: 0, head: Some(1), element: 1 };
+        assert_eq!(found.spot, spot);
         assert!(found.unknown.is_empty() && sentences(&found).contains("the op itself"));
         got.remove("layers.0.k_cache");
         let found = localize(&want, &got).expect("they differ");
         assert!(sentences(&found).contains("may already differ: layers.0.k_cache"));
+    }
+
+    #[test]
+    fn the_place_is_found_in_every_layout() {
+        for (site, shape, i, want) in [
+            ("norm", vec![3, 4], 7, (0, 1, None, 3)),
+            ("norm", vec![2, 3, 4], 19, (1, 1, None, 3)),
+            ("layers.0.q_norm", vec![3, 2, 4], 13, (0, 1, Some(1), 1)),
+            ("layers.0.q_norm", vec![3, 8], 13, (0, 1, None, 5)),
+            ("layers.0.v_cache", vec![2, 3, 2, 4], 24 + 13, (1, 1, Some(1), 1)),
+            ("layers.0.scores", vec![2, 3, 5], 15 + 7, (0, 1, Some(1), 2)),
+            ("layers.0.probs", vec![2, 2, 3, 5], 30 + 7, (1, 1, Some(0), 2)),
+        ] {
+            let (batch, position, head, element) = want;
+            let want = Spot { batch, position, head, element };
+            assert_eq!(Spot::of(site, &shape, i), want, "{site} {shape:?} {i}");
+        }
     }
 
     #[test]

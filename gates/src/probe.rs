@@ -6,7 +6,7 @@
 
 mod measure;
 
-pub use measure::SiteResidual;
+pub use measure::{Known, SiteResidual};
 
 use std::collections::BTreeMap;
 
@@ -24,8 +24,8 @@ use serde::Deserialize;
 use tempfile::TempDir;
 
 use crate::checks::CheckError;
-use crate::context::Context;
 use crate::forced::Past;
+use crate::ruler::Ruler;
 use crate::sites::{Bits, Dims, Sites, op_of, oracle_dtype, rank};
 
 /// A designed run.
@@ -81,22 +81,6 @@ pub struct Ran {
     pub argmax: Vec<Vec<u32>>,
     /// Ops at which a planted fault acted.
     pub hits: u64,
-}
-
-/// The group of ops whose errors follow one law.
-pub fn family(op: &str) -> &'static str {
-    match op {
-        "input_layernorm" | "post_attention_layernorm" | "norm" | "q_norm" | "k_norm" => "norm",
-        "q_rope" | "k_rope" => "rope",
-        "scores" => "scores",
-        "probs" => "probs",
-        "mix" => "mix",
-        "silu" => "silu",
-        "embed_tokens" | "k_cache" | "v_cache" | "attn_residual" | "mlp_residual" | "mul" => {
-            "exact"
-        }
-        _ => "linear",
-    }
 }
 
 /// Elements of the probes' taps that are scaled, by the end of a tensor's name.
@@ -255,16 +239,15 @@ impl Stage {
         taps.iter().filter(|(name, _)| rank(name).is_some()).map(shaped).collect()
     }
 
+    /// What the run's sites are measured with.
+    pub fn ruler(&self) -> Ruler {
+        let (dims, past, rows) = (self.dims(), self.probe.past, self.rows());
+        Ruler { dtype: self.probe.dtype, dims, past, rows }
+    }
+
     /// Terms of an op's sums: what decides its size class.
     pub fn terms(&self, op: &str) -> usize {
-        let d = self.dims();
-        match op {
-            "q_norm" | "k_norm" | "scores" => d.head_dim,
-            "probs" | "mix" => self.probe.past + self.rows(),
-            "o_proj" => d.heads * d.head_dim,
-            "down_proj" => d.intermediate,
-            _ => d.hidden,
-        }
+        self.ruler().terms(op)
     }
 
     /// The dtype of the run.
@@ -275,30 +258,6 @@ impl Stage {
 
 /// The seed of a probe's checkpoint.
 pub const MODEL_SEED: u64 = 1;
-
-/// The units in which a run of `ctx` judges bf16: legal f32 errors by op.
-pub fn legal_units<'a>(ctx: &'a Context, stage: &'a Stage) -> impl Fn(&str) -> f64 + 'a {
-    move |op| {
-        let name = limit_name(op, Dtype::F32, stage.terms(op));
-        ctx.limits.get(&name).map_or(0.0, |limit| limit.value)
-    }
-}
-
-/// The name of a limit of an op's largest error.
-pub fn limit_name(op: &str, dtype: Dtype, terms: usize) -> String {
-    format!("legal-{}-{}-{}-max", family(op), dtype.name(), size_class(terms))
-}
-
-/// The name of a limit of an op's misround rate.
-pub fn rate_name(op: &str, terms: usize) -> String {
-    format!("legal-{}-bf16-{}-rate", family(op), size_class(terms))
-}
-
-/// Size classes of sums, by a power of two of their terms.
-pub fn size_class(terms: usize) -> &'static str {
-    const LONG: u32 = 8;
-    if terms.next_power_of_two().ilog2() <= LONG { "short" } else { "long" }
-}
 
 /// `n` numbers of about a normal distribution, from a counter.
 fn bell(seed: u64, stream: u64, n: usize) -> Vec<f32> {

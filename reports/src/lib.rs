@@ -37,4 +37,4 @@ pub use report::{CodeSize, Hashes, Report, Run, SCHEMA, Totals, Verdict};
 pub use row::{Control, Divergence, Fault, PathProof, Row, Status};
 pub use rows::{Expected, RUN_FILE, begin, merge, write_row};
 pub use stamp::Stamp;
-pub use table::{summary, table};
+pub use table::{divergence_line, summary, table};

@@ -32,7 +32,7 @@ pub struct Case<'a> {
 }
 
 /// The second runs. All have the same prompt; a batch adds others.
-fn setups(variant: &Variant, len: usize, seed: u64) -> Vec<Setup> {
+pub fn setups(variant: &Variant, len: usize, seed: u64) -> Vec<Setup> {
     let new = |label: String| Setup::new(Order::Invariant, &label);
     match variant {
         Variant::Cached(firsts) => {
