@@ -28,7 +28,9 @@ pub use error::Error;
 pub use hash::{hash_dir, hash_file};
 pub use host::{Checkout, Host};
 pub use junit::junit;
-pub use kill::{Cell, Killed, Matrix, MatrixRow, Outcome, Score, kill_svg, kill_table};
+pub use kill::{
+    Cell, KILL_SCHEMA, Killed, Matrix, MatrixRow, Outcome, Score, kill_svg, kill_table,
+};
 pub use kind::Kind;
 pub use markdown::{gates_table, host_line};
 pub use num::Num;
