@@ -15,6 +15,7 @@ mod poisoned;
 mod replayed;
 mod rope;
 mod sums;
+mod sums_delta;
 mod weights;
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use samebits::tensor::Tensor;
 use serde::Deserialize;
 
 use crate::host::round_sums;
+use crate::sums_delta;
 
 /// An order of summation.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
@@ -136,7 +137,7 @@ pub fn legal<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>, how: Lega
             b.exec(site, op);
             mix(b, op, how);
         }
-        _ => return false,
+        _ => return sums_delta::legal(b, site, op, how),
     }
     true
 }

@@ -45,7 +45,9 @@ impl Spot {
 
 /// Whether a site is `[rows, heads, width]`.
 fn headed(site: &str) -> bool {
-    matches!(op_of(site), "q_norm" | "k_norm" | "q_rope" | "k_rope" | "k_cache" | "v_cache")
+    let attention = ["q_norm", "k_norm", "q_rope", "k_rope", "k_cache", "v_cache"];
+    let delta = ["in_proj_z", "q_l2", "k_l2", "core", "gdn_norm"];
+    attention.contains(&op_of(site)) || delta.contains(&op_of(site))
 }
 
 /// Where two traces part.
@@ -91,40 +93,62 @@ pub enum LocalizeError {
     Flaky(String),
 }
 
-/// The sites that an op reads.
-pub fn inputs(site: &str) -> Vec<String> {
+/// The sites that an op reads, in a run that wrote `sites`: they tell which kind of layer it is in.
+pub fn inputs(site: &str, sites: &Sites) -> Vec<String> {
     let Some((layer, op)) = split(site) else {
         return match site {
+            "norm" => stream_after(sites),
             "lm_head" => vec!["norm".to_owned()],
             _ => Vec::new(),
         };
     };
     let own = |op: &str| format!("layers.{layer}.{op}");
+    let all = |ops: &[&str]| ops.iter().map(|op| own(op)).collect();
     let stream = || match layer {
         0 => "embed_tokens".to_owned(),
         _ => format!("layers.{}.mlp_residual", layer - 1),
     };
+    let wrote = |op: &str| sites.contains_key(&own(op));
     match op {
         "input_layernorm" => vec![stream()],
-        "q_proj" | "k_proj" | "v_proj" => vec![own("input_layernorm")],
-        "q_norm" => vec![own("q_proj")],
-        "k_norm" => vec![own("k_proj")],
-        "q_rope" => vec![own("q_norm")],
-        "k_rope" => vec![own("k_norm")],
-        "k_cache" => vec![own("k_rope")],
-        "v_cache" => vec![own("v_proj")],
-        "scores" => vec![own("q_rope"), own("k_cache")],
-        "probs" => vec![own("scores")],
-        "mix" => vec![own("probs"), own("v_cache")],
-        "o_proj" => vec![own("mix")],
+        "q_proj" | "k_proj" | "v_proj" | "in_proj_qkv" | "in_proj_z" | "in_proj_b"
+        | "in_proj_a" => all(&["input_layernorm"]),
+        "q_norm" | "q_gate" => all(&["q_proj"]),
+        "k_norm" => all(&["k_proj"]),
+        "q_rope" => all(&["q_norm"]),
+        "k_rope" => all(&["k_norm"]),
+        "k_cache" => all(&["k_rope"]),
+        "v_cache" => all(&["v_proj"]),
+        "scores" => all(&["q_rope", "k_cache"]),
+        "probs" => all(&["scores"]),
+        "mix" => all(&["probs", "v_cache"]),
+        "gate_sigmoid" => all(&["q_gate"]),
+        "mix_gated" => all(&["mix", "gate_sigmoid"]),
+        "o_proj" if wrote("gate_sigmoid") || wrote("mix_gated") => all(&["mix_gated"]),
+        "o_proj" => all(&["mix"]),
+        "conv" => all(&["in_proj_qkv"]),
+        "conv_silu" => all(&["conv"]),
+        "beta" => all(&["in_proj_b"]),
+        "g" => all(&["in_proj_a"]),
+        "q_l2" | "k_l2" => all(&["conv_silu"]),
+        "core" => all(&["q_l2", "k_l2", "conv_silu", "beta", "g"]),
+        "gdn_norm" => all(&["core", "in_proj_z"]),
+        "out_proj" => all(&["gdn_norm"]),
+        "attn_residual" if wrote("out_proj") => vec![stream(), own("out_proj")],
         "attn_residual" => vec![stream(), own("o_proj")],
-        "post_attention_layernorm" => vec![own("attn_residual")],
-        "gate_proj" | "up_proj" => vec![own("post_attention_layernorm")],
-        "silu" => vec![own("gate_proj")],
-        "mul" => vec![own("silu"), own("up_proj")],
-        "down_proj" => vec![own("mul")],
-        _ => vec![own("attn_residual"), own("down_proj")],
+        "post_attention_layernorm" => all(&["attn_residual"]),
+        "gate_proj" | "up_proj" => all(&["post_attention_layernorm"]),
+        "silu" => all(&["gate_proj"]),
+        "mul" => all(&["silu", "up_proj"]),
+        "down_proj" => all(&["mul"]),
+        _ => all(&["attn_residual", "down_proj"]),
     }
+}
+
+/// The residual stream after the last layer of which there is any site.
+fn stream_after(sites: &Sites) -> Vec<String> {
+    let last = sites.keys().filter_map(|site| Some(split(site)?.0)).max();
+    last.map(|layer| format!("layers.{layer}.mlp_residual")).into_iter().collect()
 }
 
 /// The first site at which `got` departs from `want`.
@@ -146,6 +170,7 @@ pub fn localize(want: &Sites, got: &Sites) -> Result<Found, LocalizeError> {
         }
         if a.bits != b.bits {
             let mut found = place(name, a, b);
+            found.inputs = inputs(name, want);
             let missing = |site: &&String| !(want.contains_key(*site) && got.contains_key(*site));
             found.unknown = found.inputs.iter().filter(missing).cloned().collect();
             return Ok(found);
@@ -176,7 +201,7 @@ fn place(site: &str, a: &Bits, b: &Bits) -> Found {
         differing: (differing.len() as u64, n as u64),
         spot,
         ulps: ulps(a.dtype, a.bits[first], b.bits[first]),
-        inputs: inputs(site),
+        inputs: Vec::new(),
         unknown: Vec::new(),
     }
 }

@@ -9,15 +9,17 @@ mod measure;
 pub use measure::{Known, SiteResidual};
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
 
 use samebits::contract::{Dtype, Order};
 use samebits::cpu::{Cpu, CpuMem, Kernels};
-use samebits::model::{DEFAULT_CHUNK, Kept, Limits, Model, State, Step, feed, forward};
+use samebits::model::{Carried, DEFAULT_CHUNK, Kept, Limits, Model, State, Step, feed, forward};
 use samebits::op::Backend;
 use samebits::tensor::Tensor;
 use samebits::trace::{Tap, Traced};
 use samebits_defects::{Defect, Defective};
-use samebits_fixtures::{Spec, container, prompt_ids, synthetic};
+use samebits_fixtures::{container, paths, prompt_ids, synthetic, synthetic_hybrid};
 use samebits_oracle::ops::Tables;
 use samebits_oracle::{self as oracle, Arithmetic, Rounded};
 use serde::Deserialize;
@@ -25,6 +27,7 @@ use tempfile::TempDir;
 
 use crate::checks::CheckError;
 use crate::forced::Past;
+use crate::manifest::Source;
 use crate::ruler::Ruler;
 use crate::sites::{Bits, Dims, Sites, op_of, oracle_dtype, rank};
 
@@ -32,8 +35,8 @@ use crate::sites::{Bits, Dims, Sites, op_of, oracle_dtype, rank};
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Probe {
-    /// The checkpoint's shape.
-    pub spec: Spec,
+    /// The checkpoint; trained ones have scores and states that drawn weights never make.
+    pub model: Source,
     /// The run's dtype.
     pub dtype: Dtype,
     /// The residual stream is scaled by 2 to this.
@@ -45,6 +48,10 @@ pub struct Probe {
     /// Weights of `gate_proj` are scaled by 2 to this.
     #[serde(default)]
     pub heat: i32,
+    /// Weights of `q_proj`, `k_proj` and `in_proj_qkv` are scaled by 2 to this: queries and keys
+    /// before their norms.
+    #[serde(default)]
+    pub length: i32,
     /// Positions in the cache before the first row.
     #[serde(default)]
     pub past: usize,
@@ -86,11 +93,55 @@ pub struct Ran {
 /// Elements of the probes' taps that are scaled, by the end of a tensor's name.
 fn scaled(probe: &Probe, name: &str) -> i32 {
     match name.trim_end_matches(".weight").rsplit('.').next() {
-        Some("embed_tokens" | "o_proj" | "down_proj") => probe.amplitude,
+        Some("embed_tokens" | "o_proj" | "out_proj" | "down_proj") => probe.amplitude,
+        Some("q_proj" | "k_proj" | "in_proj_qkv") => probe.length,
         Some("q_norm") => probe.sharpness,
         Some("gate_proj") => probe.heat,
         _ => 0,
     }
+}
+
+/// Writes the probe's checkpoint into an empty folder.
+fn checkpoint_in(folder: &Path, probe: &Probe, seed: u64) -> Result<(), CheckError> {
+    let from = match &probe.model {
+        Source::Spec(spec) => return drawn(folder, probe, || synthetic(spec, seed, folder)),
+        Source::Hybrid(spec) => {
+            return drawn(folder, probe, || synthetic_hybrid(spec, seed, folder));
+        }
+        Source::Named(name) => return Err(CheckError::missing(name, "the shapes of probes")),
+        Source::Embedded => paths::tiny_qwen3(),
+        Source::EmbeddedHybrid => paths::tiny_qwen3_5(),
+        Source::Narrow(name) => paths::narrow(name),
+    };
+    for entry in fs::read_dir(&from).map_err(CheckError::io(&from))? {
+        let path = entry.map_err(CheckError::io(&from))?.path();
+        let name = path.file_name().unwrap_or_default();
+        fs::copy(&path, folder.join(name)).map_err(CheckError::io(&path))?;
+    }
+    Ok(())
+}
+
+/// A drawn checkpoint, with the scales of the probe.
+fn drawn(
+    folder: &Path,
+    probe: &Probe,
+    draw: impl FnOnce() -> Result<(), samebits_fixtures::Error>,
+) -> Result<(), CheckError> {
+    draw()?;
+    container::edit_tensors(&folder.join("model.safetensors"), |container| {
+        for entry in &mut container.entries {
+            let scale = scaled(probe, &entry.name);
+            if scale == 0 {
+                continue;
+            }
+            for element in entry.bytes.chunks_exact_mut(2) {
+                let bits = u16::from_le_bytes([element[0], element[1]]);
+                let value = half::bf16::from_bits(bits).to_f32() * 2f32.powi(scale);
+                element.copy_from_slice(&half::bf16::from_f32(value).to_bits().to_le_bytes());
+            }
+        }
+    })?;
+    Ok(())
 }
 
 impl Stage {
@@ -100,17 +151,7 @@ impl Stage {
     /// A checkpoint that cannot be written or read.
     pub fn new(probe: &Probe, seed: u64) -> Result<Self, CheckError> {
         let folder = tempfile::tempdir().map_err(CheckError::io(&std::env::temp_dir()))?;
-        synthetic(&probe.spec, seed, folder.path())?;
-        container::edit_tensors(&folder.path().join("model.safetensors"), |container| {
-            for entry in &mut container.entries {
-                let factor = 2f32.powi(scaled(probe, &entry.name));
-                for element in entry.bytes.chunks_exact_mut(2) {
-                    let bits = u16::from_le_bytes([element[0], element[1]]);
-                    let value = half::bf16::from_bits(bits).to_f32() * factor;
-                    element.copy_from_slice(&half::bf16::from_f32(value).to_bits().to_le_bytes());
-                }
-            }
-        })?;
+        checkpoint_in(folder.path(), probe, seed)?;
         let checkpoint =
             samebits::checkpoint::Checkpoint::open_as(folder.path(), Some(probe.dtype))?;
         let mut cpu = Cpu::new(Kernels::best(), Order::Invariant);
@@ -119,7 +160,7 @@ impl Stage {
         let rounded = Rounded { dtype: oracle_dtype(probe.dtype) };
         let config = reference.config();
         let positions = probe.past + probe.pieces.iter().sum::<usize>();
-        let tables = rounded.rotary(config.theta, config.head_dim, positions);
+        let tables = rounded.rotary(config.theta, config.rotary_dim, positions);
         Ok(Self { probe: probe.clone(), model, reference, tables, _folder: folder })
     }
 
@@ -134,13 +175,13 @@ impl Stage {
         let keys = self.probe.past + rows;
         let all = self.probe.ops.is_empty();
         let judged = |op: &str| all || self.probe.ops.iter().any(|o| o == op);
-        let layer = crate::sites::LAYER_OPS.iter().filter(|op| judged(op));
-        let layer: usize = layer.map(|op| dims.width(op, keys)).sum();
+        let layers = crate::sites::LAYER_OPS.iter().filter(|op| judged(op));
+        let layers: usize = layers.map(|op| dims.layers_with(op) * dims.width(op, keys)).sum();
         let around = ["embed_tokens", "norm"].iter().filter(|op| judged(op));
         let around: usize = around.map(|op| dims.width(op, keys)).sum();
         let head = if judged("lm_head") { dims.vocab } else { 0 };
         let kept = self.kept() * (head + usize::from(judged("argmax")));
-        (self.probe.batch * (rows * (dims.layers * layer + around) + kept)) as u64
+        (self.probe.batch * (rows * (layers + around) + kept)) as u64
     }
 
     /// Rows of a sequence that have logits.
@@ -202,6 +243,11 @@ impl Stage {
         }
         for layer in 0..dims.layers {
             for (i, sequence) in all.iter_mut().enumerate() {
+                if matches!(state.carried[layer], Carried::Gdn(_)) {
+                    sequence.keys.push(Vec::new());
+                    sequence.values.push(Vec::new());
+                    continue; // Its state starts from nothing.
+                }
                 for keys in [true, false] {
                     let stream = (layer * self.probe.batch + i) * 2 + usize::from(keys);
                     let drawn = bell(seed, stream as u64, past * kv * dim);

@@ -10,7 +10,7 @@ use samebits_oracle::ops::Out;
 
 use crate::forced::Forced;
 use crate::limits::{LimitError, Limits};
-use crate::sites::{Dims, keyed, op_of};
+use crate::sites::{Dims, dtype_at, keyed, op_of};
 use crate::stats::{Residual, ulp};
 
 /// The name of the limit of surprise.
@@ -37,6 +37,11 @@ impl Ruler {
             "q_norm" | "k_norm" | "scores" => d.head_dim,
             "probs" | "mix" => self.past + self.rows,
             "o_proj" => d.heads * d.head_dim,
+            "conv" => d.delta.kernel,
+            "q_l2" | "k_l2" => d.delta.key_dim,
+            "core" => d.delta.key_dim * (self.past + self.rows), // Every row adds to the state.
+            "gdn_norm" => d.delta.value_dim,
+            "out_proj" => d.delta.values(),
             "down_proj" => d.intermediate,
             _ => d.hidden,
         }
@@ -56,7 +61,7 @@ impl Ruler {
         (name, got): (&str, &[f64]),
         legal: f64,
     ) -> (Residual, Vec<f64>) {
-        let op = op_of(name);
+        let (op, dtype) = (op_of(name), dtype_at(name, self.dtype));
         let u = f64::from(f32::EPSILON) / 2.0;
         let least = f64::from(f32::MIN_POSITIVE);
         let sizes_of = |out: Out| {
@@ -68,17 +73,17 @@ impl Ruler {
         let hidden = |i: usize| keyed(name) && self.hidden(i);
         if family(op) == "exact" {
             let want = rounded.site(name).values;
-            return (Residual::of(got, &want, |i| ulp(self.dtype, want[i])), want);
+            return (Residual::of(got, &want, |i| ulp(dtype, want[i])), want);
         }
-        match self.dtype {
+        match dtype {
             Dtype::Bf16 => {
                 let want = rounded.site(name).values;
-                let far = |i: usize| (got[i] - want[i]).abs() > ulp(self.dtype, want[i]);
+                let far = |i: usize| (got[i] - want[i]).abs() > ulp(dtype, want[i]);
                 let any_far = (0..got.len()).any(far);
                 let sizes = if any_far { sizes_of(exact.site(name)) } else { Vec::new() };
                 let unit = |i: usize| {
                     let terms = sizes.get(i).map_or(0.0, |a| legal * u * a);
-                    if hidden(i) { least } else { ulp(self.dtype, want[i]) + terms }
+                    if hidden(i) { least } else { ulp(dtype, want[i]) + terms }
                 };
                 (Residual::of(got, &want, unit), want)
             }
@@ -106,21 +111,21 @@ impl Ruler {
         site: &str,
         residual: &Residual,
     ) -> Result<(f64, String), LimitError> {
-        let op = op_of(site);
+        let (op, dtype) = (op_of(site), dtype_at(site, self.dtype));
         let wrong = residual.misrounds as f64;
         let any = if residual.misrounds > 0 { 1.0 + wrong } else { 0.0 };
         if family(op) == "exact" {
             return Ok((any, format!("{wrong} elements differ where one answer is right")));
         }
         let terms = self.terms(op);
-        let limit = limits.get(&limit_name(op, self.dtype, terms))?.value;
+        let limit = limits.get(&limit_name(op, dtype, terms))?.value;
         if limit == 0.0 {
             // Calibration saw one right answer only.
             return Ok((any, format!("{wrong} elements differ where legal orders never do")));
         }
         let by_max = residual.max / limit;
         let say = format!("largest error {:.3e} of {limit:.3e} units", residual.max);
-        if self.dtype == Dtype::F32 {
+        if dtype == Dtype::F32 {
             return Ok((by_max, say));
         }
         let rate = limits.get(&rate_name(op, terms))?.value;
@@ -147,10 +152,15 @@ pub fn family(op: &str) -> &'static str {
         "scores" => "scores",
         "probs" => "probs",
         "mix" => "mix",
-        "silu" => "silu",
-        "embed_tokens" | "k_cache" | "v_cache" | "attn_residual" | "mlp_residual" | "mul" => {
-            "exact"
-        }
+        "silu" | "conv_silu" => "silu",
+        "beta" | "gate_sigmoid" => "sigmoid",
+        "conv" => "conv",
+        "g" => "decay",
+        "q_l2" | "k_l2" => "l2_norm",
+        "core" => "delta_rule",
+        "gdn_norm" => "gated_norm",
+        "embed_tokens" | "k_cache" | "v_cache" | "q_gate" | "attn_residual" | "mlp_residual"
+        | "mul" | "mix_gated" => "exact",
         _ => "linear",
     }
 }
@@ -165,8 +175,12 @@ pub fn rate_name(op: &str, terms: usize) -> String {
     format!("legal-{}-bf16-{}-rate", family(op), size_class(terms))
 }
 
-/// Size classes of sums, by a power of two of their terms.
-pub fn size_class(terms: usize) -> &'static str {
-    const LONG: u32 = 8;
-    if terms.next_power_of_two().ilog2() <= LONG { "short" } else { "long" }
+/// Size classes of sums: up to 64 terms, and four times as many in each class after.
+pub fn size_class(terms: usize) -> usize {
+    const LEAST: usize = 64;
+    let mut most = LEAST;
+    while most < terms {
+        most *= 4;
+    }
+    most
 }

@@ -35,7 +35,7 @@ pub fn oracle_order(order: Order) -> oracle::Order {
 
 /// All sites of a run in the reference's operation-by-operation arithmetic, and what its last
 /// forward leaves in each gated delta net.
-fn bits(model: &oracle::Model, case: Case, ids: &[u32]) -> Result<[Sites; 2], CheckError> {
+pub fn bits(model: &oracle::Model, case: Case, ids: &[u32]) -> Result<[Sites; 2], CheckError> {
     let arithmetic =
         oracle::Bits { order: oracle_order(case.order), dtype: oracle_dtype(case.dtype) };
     let options = oracle::RunOptions {

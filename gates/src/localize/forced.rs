@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use samebits::contract::Dtype;
 use samebits_oracle::{Arithmetic, Ideal, Model, Rounded};
 use thiserror::Error;
 
@@ -14,7 +15,7 @@ use crate::compare::in_order;
 use crate::forced::{Forced, Past};
 use crate::limits::{LimitError, Limits};
 use crate::ruler::Ruler;
-use crate::sites::{Dims, Sites, op_of, oracle_dtype, split};
+use crate::sites::{Bits, Dims, Sites, dtype_at, op_of, oracle_dtype, split};
 
 /// An op on its own inputs.
 #[derive(Clone, Debug, PartialEq)]
@@ -81,14 +82,15 @@ pub enum ForcedError {
 
 /// Rows of a trace, and whether its sites fit the model.
 fn rows(sites: &Sites, dims: &Dims) -> Result<usize, ForcedError> {
-    let stream = |name: &&String| dims.width(op_of(name), 1) == dims.hidden;
-    let counted = in_order(sites).into_iter().filter(stream);
+    let stream = ["embed_tokens", "input_layernorm", "attn_residual", "mlp_residual"];
+    let counted = in_order(sites).into_iter().filter(|name| stream.contains(&op_of(name)));
     let counted = counted.map(|name| sites[name].bits.len() / dims.hidden).next();
     let rows = counted.ok_or(ForcedError::Rows)?;
     for name in in_order(sites) {
         let (got, want) = (&sites[name], dims.shape(op_of(name), rows, rows));
         let layer = split(name).map_or(0, |(layer, _)| layer);
-        if got.bits.len() != want.iter().product::<usize>() || layer >= dims.layers {
+        let none = layer >= dims.layers || dims.width(op_of(name), rows) == 0;
+        if none || got.bits.len() != want.iter().product::<usize>() {
             let (site, got) = (name.clone(), got.shape.clone());
             return Err(ForcedError::Shape { site, got, want });
         }
@@ -111,13 +113,16 @@ pub fn judge(
     let mut sites = sites.clone();
     sites.retain(|name, _| !name.starts_with("rotary."));
     let rows = rows(&sites, &dims)?;
-    let dtype = sites.values().next().ok_or(ForcedError::Rows)?.dtype;
+    let of_run = |(name, bits): (&String, &Bits)| {
+        (dtype_at(name, Dtype::Bf16) == Dtype::Bf16).then_some(bits.dtype)
+    };
+    let dtype = sites.iter().find_map(of_run).ok_or(ForcedError::Rows)?;
     if let Some(ids) = ids.filter(|ids| ids.len() != rows) {
         return Err(ForcedError::Ids { ids: ids.len(), rows });
     }
     let ruler = Ruler { dtype, dims, past: 0, rows };
     let rounded = Rounded { dtype: oracle_dtype(dtype) };
-    let tables = rounded.rotary(model.config().theta, dims.head_dim, rows);
+    let tables = rounded.rotary(model.config().theta, dims.rotary_dim, rows);
     let values: BTreeMap<String, Vec<f64>> =
         sites.iter().map(|(name, bits)| (name.clone(), bits.values())).collect();
     let (past, none) = (Past::default(), vec![0; rows]);
@@ -132,7 +137,7 @@ pub fn judge(
     let (exact, rounded) = (forced(&Ideal as &dyn Arithmetic), forced(&rounded));
     let mut verdict = Verdict::default();
     for name in in_order(&sites) {
-        let held = inputs(name).iter().all(|input| values.contains_key(input));
+        let held = inputs(name, &sites).iter().all(|input| values.contains_key(input));
         if !held || (name == "embed_tokens" && ids.is_none()) {
             verdict.blind.push(name.clone());
             continue;

@@ -65,7 +65,7 @@ fn pair(ctx: &Context, gate: &Gate, plant: Option<&Plant>) -> Result<Option<Pair
             if *steps > 0 {
                 setup = setup.decode_from(*prompt, len);
             }
-            let want = contract::bits(&reference, case, &ids)?;
+            let [want, _] = contract::bits(&reference, case, &ids)?;
             both(model, setup, ids, plant, want).map(Some)
         }
         Check::Invariance { model, dtype, prompt, variant } => {
@@ -118,7 +118,7 @@ fn tap(site: &str, bits: &Bits) -> Tap {
 impl Pair {
     /// Elements of the op that still differ when it reads the reference's inputs.
     fn replayed(&self, found: &Found, plant: Option<&Plant>) -> Result<u64, CheckError> {
-        let given: BTreeMap<String, Tap> = inputs(&found.site)
+        let given: BTreeMap<String, Tap> = inputs(&found.site, &self.want)
             .into_iter()
             .filter_map(|site| Some((site.clone(), tap(&site, self.want.get(&site)?))))
             .collect();

@@ -45,7 +45,7 @@ impl Known {
     /// What a site measured, if `sites` holds the same bits there and at all that the op reads.
     fn same(&self, sequence: usize, name: &str, sites: &Sites) -> Option<&SiteResidual> {
         let own = &self.sequences[sequence];
-        let mut read = inputs(name);
+        let mut read = inputs(name, own);
         read.push(name.to_owned());
         let equal = read.iter().all(|site| own.get(site) == sites.get(site));
         self.found.get(&(sequence, name.to_owned())).filter(|_| equal)
