@@ -12,7 +12,7 @@ use samebits::contract::Order;
 use samebits_defects::Defect;
 use samebits_reports::{Cell, Killed, Matrix, Outcome as Fate, Score};
 
-use crate::checks::{CheckError, prepare};
+use crate::checks::{CheckError, Measure, prepare};
 use crate::context::Context;
 use crate::manifest::{Check, Gate, Plant};
 
@@ -47,7 +47,7 @@ pub fn carries(check: &Check) -> bool {
 }
 
 /// What one gate says of one defect.
-fn cell(measure: &mut crate::checks::Measure<'_>, limit: f64, defect: &Defect) -> Cell {
+fn cell(measure: &mut Measure<'_>, limit: f64, defect: &Defect) -> Cell {
     let plant = Plant::Defect(defect.id.clone());
     let said = catch_unwind(AssertUnwindSafe(|| measure(Some(&plant))));
     match said {
@@ -88,9 +88,22 @@ pub fn column(ctx: &Context, gate: &Gate, defects: &[&Defect]) -> Result<Column,
         Some(name) => ctx.limits.get(name)?.value,
         None => crate::limits::Limits::none(),
     };
-    let mut measure = prepare(gate, ctx)?;
+    measured(gate, limit, &mut prepare(gate, ctx)?, defects)
+}
+
+/// The column of a gate that is ready to measure.
+///
+/// # Errors
+/// What the clean measurement met.
+pub fn measured(
+    gate: &Gate,
+    limit: f64,
+    measure: &mut Measure<'_>,
+    defects: &[&Defect],
+) -> Result<Column, CheckError> {
     let clean = measure(None)?;
-    let sound = clean.compared == clean.expected && clean.alarm.is_none();
+    let work = clean.compared > 0 && clean.compared == clean.expected;
+    let sound = work && clean.alarm.is_none();
     let green = sound && clean.measured <= limit;
     let mut cells = BTreeMap::new();
     // Fresh processes are dear: they are asked about what only they can see.
@@ -98,7 +111,7 @@ pub fn column(ctx: &Context, gate: &Gate, defects: &[&Defect]) -> Result<Column,
     for defect in defects {
         let asked = !dear || defect.gates.iter().any(|kind| kind == gate.kind.name());
         if green && asked {
-            cells.insert(defect.id.clone(), cell(&mut measure, limit, defect));
+            cells.insert(defect.id.clone(), cell(measure, limit, defect));
         }
     }
     let (id, kind) = (gate.id.clone(), gate.kind.name().to_owned());

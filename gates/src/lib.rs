@@ -20,5 +20,6 @@ pub mod localize;
 pub mod manifest;
 pub mod probe;
 pub mod runner;
+pub mod selftest;
 pub mod sites;
 pub mod stats;
