@@ -14,6 +14,7 @@ mod host;
 mod poisoned;
 mod replayed;
 mod rope;
+mod runner;
 mod sums;
 mod sums_delta;
 mod weights;
@@ -29,3 +30,4 @@ pub use fault::{
 };
 pub use poisoned::{Overrun, Poisoned};
 pub use replayed::{ReplayError, Replayed, take_rotary};
+pub use runner::RunnerFault;

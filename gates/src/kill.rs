@@ -12,7 +12,7 @@ use samebits_defects::{Defect, Fault};
 use samebits_reports::{Cell, Killed, Matrix, Outcome as Fate, Run, Score};
 use serde::{Deserialize, Serialize};
 
-use crate::checks::{CheckError, prepare};
+use crate::checks::{CheckError, Measure, prepare};
 use crate::context::Context;
 use crate::manifest::{Check, Gate, Plant};
 
@@ -61,7 +61,7 @@ pub fn carries(check: &Check) -> bool {
 }
 
 /// What one gate says of one defect.
-fn cell(measure: &mut crate::checks::Measure<'_>, limit: f64, defect: &Defect) -> Option<Cell> {
+fn cell(measure: &mut Measure<'_>, limit: f64, defect: &Defect) -> Option<Cell> {
     let plant = match &defect.fault {
         Fault::Host { what } => Plant::Material(what.clone()),
         _ => Plant::Defect(defect.id.clone()),
@@ -114,9 +114,22 @@ pub fn column(ctx: &Context, gate: &Gate, defects: &[&Defect]) -> Result<Column,
         Some(name) => ctx.limits.get(name)?.value,
         None => crate::limits::Limits::none(),
     };
-    let mut measure = prepare(gate, ctx)?;
+    measured(gate, limit, &mut prepare(gate, ctx)?, defects)
+}
+
+/// The column of a gate that is ready to measure.
+///
+/// # Errors
+/// What the clean measurement met.
+pub fn measured(
+    gate: &Gate,
+    limit: f64,
+    measure: &mut Measure<'_>,
+    defects: &[&Defect],
+) -> Result<Column, CheckError> {
     let clean = measure(None)?;
-    let sound = clean.compared == clean.expected && clean.alarm.is_none();
+    let work = clean.compared > 0 && clean.compared == clean.expected;
+    let sound = work && clean.alarm.is_none();
     let green = sound && clean.measured <= limit;
     let mut cells = BTreeMap::new();
     // Fresh processes are dear: they are asked about what only they can see.
@@ -126,7 +139,7 @@ pub fn column(ctx: &Context, gate: &Gate, defects: &[&Defect]) -> Result<Column,
         let of_host = matches!(defect.fault, Fault::Host { .. });
         let asked = !dear || defect.gates.iter().any(|kind| kind == gate.kind.name());
         if green && asked && host == of_host {
-            let cell = cell(&mut measure, limit, defect);
+            let cell = cell(measure, limit, defect);
             cells.extend(cell.map(|cell| (defect.id.clone(), cell)));
         }
     }

@@ -21,5 +21,6 @@ pub mod manifest;
 pub mod probe;
 pub mod ruler;
 pub mod runner;
+pub mod selftest;
 pub mod sites;
 pub mod stats;

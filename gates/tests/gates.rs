@@ -12,7 +12,7 @@ use samebits_gates::commands::run::{facts, rows_folder};
 use samebits_gates::context::{Context, data};
 use samebits_gates::manifest::{Gate, Lane};
 use samebits_gates::runner;
-use samebits_reports::{Report, Row, Status, begin, merge, summary, table, write_row};
+use samebits_reports::{Report, Row, begin, merge, summary, table, write_row};
 
 const SEED: u64 = 1;
 
@@ -22,12 +22,10 @@ fn set(variable: &str) -> bool {
 
 /// What one gate's row means to the test runner.
 fn completion(report: &Report, row: &Row) -> Result<Completion, Failed> {
-    match row.status {
-        Status::Pass => Ok(Completion::Completed),
-        Status::Unmeasurable if !set("SAMEBITS_REQUIRE_GPU") => {
-            Ok(Completion::ignored_with(&row.reason))
-        }
-        _ => Err(table(report).into()),
+    match runner::completion(row, set("SAMEBITS_REQUIRE_GPU")) {
+        runner::Completion::Passed => Ok(Completion::Completed),
+        runner::Completion::Ignored(reason) => Ok(Completion::ignored_with(reason)),
+        runner::Completion::Failed => Err(table(report).into()),
     }
 }
 

@@ -62,6 +62,14 @@ impl Checkout {
     }
 }
 
+/// Files of the working tree of `dir` that differ from `commit`, from the tree's root; none if the
+/// commit is not known here. Files that are not tracked are absent.
+pub fn changed_since(dir: &Path, commit: &str) -> Option<Vec<String>> {
+    let plain = !commit.is_empty() && commit.bytes().all(|b| b.is_ascii_hexdigit());
+    let text = git(dir, &["diff", "--name-only", "--no-renames", plain.then_some(commit)?, "--"])?;
+    Some(text.lines().map(str::to_owned).collect())
+}
+
 fn git(dir: &Path, args: &[&str]) -> Option<String> {
     let output = Command::new("git").arg("-C").arg(dir).args(args).output().ok()?;
     if output.status.success() { String::from_utf8(output.stdout).ok() } else { None }

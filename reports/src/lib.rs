@@ -9,6 +9,7 @@
 
 mod atomic;
 mod error;
+mod fresh;
 mod hash;
 mod host;
 mod junit;
@@ -25,8 +26,9 @@ mod table;
 
 pub use atomic::write_atomic;
 pub use error::Error;
+pub use fresh::{Outdated, fresh};
 pub use hash::{hash_dir, hash_file};
-pub use host::{Checkout, Host};
+pub use host::{Checkout, Host, changed_since};
 pub use junit::junit;
 pub use kill::{
     Cell, KILL_SCHEMA, Killed, Matrix, MatrixRow, Outcome, Score, kill_svg, kill_table,

@@ -243,6 +243,7 @@ pub fn prepare<'c>(gate: &'c Gate, ctx: &'c Context) -> Result<Measure<'c>, Chec
         }
         Check::Rounded { model, dtype, prompt } => rounded::prepare(ctx, model, *dtype, *prompt),
         Check::Localize => named::prepare(ctx),
+        Check::Runner => crate::selftest::prepare(ctx),
         Check::TeacherForced { probe } => teacher::prepare(ctx, probe),
         Check::Rmsnorm { dtype } => rmsnorm::prepare(ctx, *dtype),
         Check::Order { dtype } => probes::trees(ctx, *dtype),

@@ -83,6 +83,9 @@ pub enum Failure {
     /// A report.
     #[error(transparent)]
     Report(#[from] samebits_reports::Error),
+    /// A report that is older than the tree.
+    #[error("the report is {0}")]
+    Outdated(#[from] samebits_reports::Outdated),
     /// The README.
     #[error("README.md: {0}")]
     Readme(#[from] samebits_reports::MarkerError),

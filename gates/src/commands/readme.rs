@@ -1,10 +1,13 @@
 //! `gates readme`: the tables of the README, rewritten or checked.
+//!
+//! The invariant: results that are older than the tree are refused, not shown.
 
 use std::io::Write;
 
-use samebits_reports::{check, rewrite, write_atomic};
+use samebits_reports::{Report, check, rewrite, write_atomic};
 
 use super::Failure;
+use super::run::current;
 use crate::checks::CheckError;
 use crate::checks::readme::{files, tables};
 
@@ -19,6 +22,7 @@ pub struct Args {
 /// Runs the command.
 pub fn command(args: &Args, out: &mut dyn Write) -> Result<u8, Failure> {
     let (readme, results) = files();
+    current(&Report::read(&results)?)?;
     let mut text = std::fs::read_to_string(&readme).map_err(CheckError::io(&readme))?;
     let mut stale = 0;
     for (name, table) in tables(&results)? {

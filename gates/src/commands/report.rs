@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use samebits_reports::merge;
 
 use super::Failure;
-use super::run::publish;
+use super::run::{current, publish};
 
 /// Arguments of `report`.
 #[derive(Debug, clap::Args)]
@@ -23,5 +23,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn command(args: &Args, out: &mut dyn Write) -> Result<u8, Failure> {
-    publish(&merge(&args.rows)?, (&args.out, args.junit.as_deref()), out)
+    let report = merge(&args.rows)?;
+    current(&report)?;
+    publish(&report, (&args.out, args.junit.as_deref()), out)
 }

@@ -10,8 +10,8 @@ use std::sync::Mutex;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use samebits::checkpoint::Family;
 use samebits_reports::{
-    Checkout, Hashes, Host, Report, Run, Stamp, Verdict, begin, hash_dir, hash_file, junit, merge,
-    table, write_atomic, write_row,
+    Checkout, Hashes, Host, Report, Run, Stamp, Verdict, begin, changed_since, fresh, hash_dir,
+    hash_file, junit, merge, table, write_atomic, write_row,
 };
 
 use super::Failure;
@@ -75,6 +75,26 @@ pub fn facts(manifests: &Path) -> Result<Run, Failure> {
         },
         code_sizes: sizes,
     })
+}
+
+/// Files that show reports: they follow a report, and do not make it older.
+const PAGES: [&str; 3] = ["CHANGELOG.md", "README.md", "results/"];
+
+/// Refuses a report that is older than this tree.
+///
+/// # Errors
+/// What changed since.
+pub fn current(report: &Report) -> Result<(), Failure> {
+    let now = facts(&data("manifest"))?;
+    let page = |path: &String| PAGES.iter().any(|page| path.starts_with(page));
+    let changed = if report.dirty && report.commit == now.commit {
+        // Local changes have no name: those of the run cannot be told from those of now.
+        Some(Vec::new())
+    } else {
+        changed_since(&data(".."), &report.commit)
+    };
+    let changed = changed.map(|all| all.into_iter().filter(|path| !page(path)).collect::<Vec<_>>());
+    Ok(fresh(report, &now, changed.as_deref())?)
 }
 
 /// The gates that the arguments ask for.

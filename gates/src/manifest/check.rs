@@ -143,6 +143,8 @@ pub enum Check {
     },
     /// The op that the localiser names first for each defect of the catalogue.
     Localize,
+    /// Planted faults of the runner itself against its self-tests.
+    Runner,
     /// Each op of a designed run on the run's own inputs, against calibrated limits.
     TeacherForced {
         /// The run.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use samebits_reports::{Checkout, Error, Host, hash_dir, hash_file, write_atomic};
+use samebits_reports::{Checkout, Error, Host, changed_since, hash_dir, hash_file, write_atomic};
 use tempfile::TempDir;
 
 fn scratch() -> TempDir {
@@ -186,4 +186,12 @@ fn checkouts() {
     assert!(clean.commit.len() >= 40 && clean.commit.chars().all(|c| c.is_ascii_hexdigit()));
     put(dir.path(), "new", b"");
     assert!(Checkout::capture(dir.path()).dirty, "an untracked file");
+    let since = || changed_since(dir.path(), &clean.commit);
+    assert_eq!(since(), Some(Vec::new()), "an untracked file is of no commit");
+    assert!(git("add new"));
+    assert_eq!(since(), Some(vec!["new".to_owned()]), "before it is committed");
+    assert!(git("commit -q -m second"));
+    assert_eq!(since(), Some(vec!["new".to_owned()]), "and after");
+    assert_eq!(changed_since(dir.path(), &"0".repeat(40)), None);
+    assert_eq!(changed_since(dir.path(), "--stat"), None);
 }

@@ -105,13 +105,18 @@ pub fn prepare<'c>(
     let folder = ctx.folder(source)?;
     Ok(Box::new(move |plant| {
         let counted = ask(ctx, folder.path(), case, waste(plant)?)?;
-        let found = compare(&counted, case.sampled);
-        let (armed, threads) = (counted.armed, counted.threads);
-        let deaf = (!armed).then(|| "the allocator of the process counts nothing".to_owned());
-        let fewer = (threads != case.threads).then(|| format!("{threads} threads ran"));
-        let outcome = Outcome::bitwise(found, case.steps as u64);
-        Ok(Outcome { statistic: "steps_changing_heap", alarm: deaf.or(fewer), ..outcome })
+        Ok(outcome(&counted, case))
     }))
+}
+
+/// What the counts of a loop say of it.
+pub fn outcome(counted: &Counted, case: Case) -> Outcome {
+    let found = compare(counted, case.sampled);
+    let (armed, threads) = (counted.armed, counted.threads);
+    let deaf = (!armed).then(|| "the allocator of the process counts nothing".to_owned());
+    let fewer = (threads != case.threads).then(|| format!("{threads} threads ran"));
+    let outcome = Outcome::bitwise(found, case.steps as u64);
+    Outcome { statistic: "steps_changing_heap", alarm: deaf.or(fewer), ..outcome }
 }
 
 /// Steps that hold another number of bytes than the prefill left or, where ids are not drawn, ask

@@ -77,18 +77,18 @@ fn sampler(sampled: bool, seed: u64) -> Sampler {
 }
 
 /// Prompts of one length, each of its own seed.
-fn prompts(seed: u64, vocab: usize, batch: usize, len: usize) -> Vec<Vec<u32>> {
+pub(crate) fn prompts(seed: u64, vocab: usize, batch: usize, len: usize) -> Vec<Vec<u32>> {
     (0..batch).map(|i| prompt_ids(seed.wrapping_add(i as u64), vocab, len)).collect()
 }
 
 /// Continues prompts by exactly `new` ids.
-fn request(prompts: Vec<Vec<u32>>, new: usize, sampler: Sampler) -> Request {
+pub(crate) fn request(prompts: Vec<Vec<u32>>, new: usize, sampler: Sampler) -> Request {
     let context = prompts.first().map_or(0, Vec::len) + new;
     Request { prompts, max_new: new, context, sampler, stop: Vec::new(), chunk: None }
 }
 
 /// The engine's generation loop; `mark` is called once a step, when its ids are chosen.
-fn run_loop<B: Backend<M = CpuMem>>(
+pub(crate) fn run_loop<B: Backend<M = CpuMem>>(
     b: &mut B,
     model: &Model<CpuMem>,
     request: &Request,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use samebits::checkpoint::Checkpoint;
 use samebits::generate::{Chat, Message, Stream, Text};
-use samebits_fixtures::{Spec, golden, paths, synthetic};
+use samebits_fixtures::{Spec, golden, paths, provenance, synthetic};
 use serde::Deserialize;
 
 use super::material;
@@ -93,7 +93,7 @@ fn open(folder: &Path) -> Result<(Text, Chat), CheckError> {
 
 fn expected(tokenizer: Tokenizer) -> Result<Expected, CheckError> {
     let path = paths::golden(tokenizer.file());
-    let bytes = std::fs::read(&path).map_err(CheckError::io(&path))?;
+    let bytes = provenance::bytes(&path)?;
     let expected: Expected = serde_json::from_slice(&bytes).map_err(CheckError::json(&path))?;
     for (name, want) in &expected.sha256 {
         let file = tokenizer.folder().join(name);

@@ -1,0 +1,155 @@
+//! The runner as a value: every function of the gates that a fault of the runner could sit in.
+//!
+//! Absent on purpose: copies. The invariant: [`Runner::real`] names the functions that gates,
+//! commands and tests call; a closure here only adapts arguments.
+
+use std::cell::Cell;
+use std::io::Write;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use samebits::cpu::{Cpu, CpuMem};
+use samebits::generate::{GenerateError, Request, Sequence};
+use samebits::model::Model;
+use samebits_defects::{Defect, Poisoned};
+use samebits_fixtures::provenance::{Provenance, Refusal};
+use samebits_fixtures::{Spec, prompt_ids, synthetic};
+use samebits_oracle::{self as oracle, Arithmetic, Ideal, OracleError, RunOptions, Trace};
+use samebits_reports::{Matrix, Outdated, Report, Row, Run, fresh, merge, write_row};
+
+use crate::checks::determinism::{self, Answer};
+use crate::checks::running::{self, heap};
+use crate::checks::{CheckError, Measure, Outcome};
+use crate::commands::{Failure, run};
+use crate::compare::{Comparison, compare};
+use crate::context::Context;
+use crate::decor::{Seam, Traffic, Watched};
+use crate::engine::{Setup, Traces, trace};
+use crate::kill::{self, Column};
+use crate::limits::{LimitError, Limits};
+use crate::manifest::{Gate, ManifestError, Plant};
+use crate::probe::{Ran, Stage};
+use crate::ruler::Ruler;
+use crate::runner::{self, Completion, Prepared};
+use crate::sites::Sites;
+use crate::stats::{Residual, surprise};
+
+/// A generation loop; the last argument is called once a step.
+pub type Looped = fn(
+    &mut Seam,
+    &Model<CpuMem>,
+    &Request,
+    &mut dyn FnMut(),
+) -> Result<Vec<Sequence>, GenerateError>;
+
+/// A report's way out: to files, to stdout, to an exit code.
+pub type Publish = fn(&Report, (&Path, Option<&Path>), &mut dyn Write) -> Result<u8, Failure>;
+
+/// The functions of a runner.
+#[derive(Clone, Copy)]
+pub struct Runner {
+    /// Bits against bits.
+    pub compare: fn(&Sites, &Sites, &[Range<usize>]) -> Comparison,
+    /// One process's answer against another's.
+    pub answers: fn(&Answer, &Answer) -> Comparison,
+    /// Values against values, in a unit asked for by element.
+    pub residual: fn(&[f64], &[f64], &dyn Fn(usize) -> f64) -> Residual,
+    /// The digits of surprise of a count among so many, at a rate.
+    pub surprise: fn(u64, u64, f64) -> f64,
+    /// A site's statistic over its limit.
+    pub over_limit: fn(&Ruler, &Limits, &str, &Residual) -> Result<(f64, String), LimitError>,
+    /// A clean and a planted measurement to a row.
+    pub judge: fn(&Gate, Row, f64, Outcome, Outcome) -> Row,
+    /// A gate to a row.
+    pub row: for<'c> fn(&'c Gate, &'c Context, Prepared<'_, 'c>) -> Row,
+    /// A row to what the test runner is told.
+    pub completion: fn(&Row, bool) -> Completion,
+    /// The command that repeats a gate.
+    pub repeat: fn(&Gate, &Context) -> String,
+    /// A limits file.
+    pub limits: fn(&Path) -> Result<Limits, LimitError>,
+    /// A folder of gates.
+    pub gates: fn(&Path) -> Result<Vec<Gate>, ManifestError>,
+    /// Ids of a prompt, from a seed and a vocabulary.
+    pub draw: fn(u64, usize, usize) -> Vec<u32>,
+    /// A synthetic checkpoint.
+    pub checkpoint: fn(&Spec, u64, &Path) -> Result<(), samebits_fixtures::Error>,
+    /// A designed run.
+    pub ran: fn(&Stage, u64, &Defect) -> Result<Ran, CheckError>,
+    /// A run with its taps.
+    pub trace:
+        fn(&Model<CpuMem>, &Setup, &[Vec<u32>], Option<&Plant>) -> Result<Traces, CheckError>,
+    /// A device whose unwritten memory shows.
+    pub poisoned: fn(Cpu) -> Seam,
+    /// A device whose memory is watched, and what was counted.
+    pub watched: fn(Cpu) -> (Seam, Rc<Cell<Traffic>>),
+    /// A loop that is measured step by step.
+    pub looped: Looped,
+    /// What the counted heap of a loop says of it.
+    pub heap: fn(&heap::Counted, heap::Case) -> Outcome,
+    /// Exact arithmetic.
+    pub exact: fn() -> Box<dyn Arithmetic>,
+    /// The reference's run of a model.
+    pub reference:
+        fn(&oracle::Model, &dyn Arithmetic, &[u32], &RunOptions) -> Result<Trace, OracleError>,
+    /// Whether a golden may be believed.
+    pub golden: fn(&Provenance, &str, &[u8]) -> Result<(), Refusal>,
+    /// A row to its file.
+    pub write_row: fn(&Path, &Row) -> Result<PathBuf, samebits_reports::Error>,
+    /// A folder of rows to a report.
+    pub merge: fn(&Path) -> Result<Report, samebits_reports::Error>,
+    /// Rows to a report.
+    pub report: fn(Run, f64, Vec<Row>) -> Report,
+    /// A report from its file.
+    pub read: fn(&Path) -> Result<Report, samebits_reports::Error>,
+    /// A report's way out.
+    pub publish: Publish,
+    /// Whether a report is of this tree.
+    pub fresh: fn(&Report, &Run, Option<&[String]>) -> Result<(), Outdated>,
+    /// A gate against defects.
+    pub column: fn(&Gate, f64, &mut Measure<'_>, &[&Defect]) -> Result<Column, CheckError>,
+    /// Columns to a matrix with its scores.
+    pub matrix: fn(&[&Defect], &[Column], (Run, u64)) -> Matrix,
+}
+
+impl Runner {
+    /// The functions that gates are really run by.
+    pub fn real() -> Self {
+        Self {
+            compare,
+            answers: determinism::compare,
+            residual: |got, want, unit| Residual::of(got, want, unit),
+            surprise,
+            over_limit: Ruler::over_limit,
+            judge: runner::judge,
+            row: runner::row,
+            completion: runner::completion,
+            repeat: runner::repeat,
+            limits: Limits::load,
+            gates: Gate::all,
+            draw: prompt_ids,
+            checkpoint: synthetic,
+            ran: Stage::run,
+            trace,
+            poisoned: |cpu| Seam::new(Poisoned::new(cpu)),
+            watched: |cpu| {
+                let (watched, traffic) = Watched::new(cpu);
+                (Seam::new(watched), traffic)
+            },
+            looped: |b, model, request, mark| running::run_loop(b, model, request, mark),
+            heap: heap::outcome,
+            exact: || Box::new(Ideal),
+            reference: oracle::run,
+            golden: Provenance::admit,
+            write_row,
+            merge,
+            report: Report::new,
+            read: Report::read,
+            publish: run::publish,
+            fresh,
+            column: kill::measured,
+            matrix: kill::matrix,
+        }
+    }
+}
