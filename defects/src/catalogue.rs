@@ -97,6 +97,12 @@ impl Defect {
         matches!(self.fault, Fault::Legal(_) | Fault::Null)
     }
 
+    /// Whether it acts in a hybrid only.
+    pub fn needs_hybrid(&self) -> bool {
+        let hybrid = matches!(self.fault, Fault::Hybrid { .. });
+        hybrid || matches!(self.site.op.as_str(), "g" | "in_proj_a")
+    }
+
     /// Whether nobody looked at its class when inputs were designed: every third class.
     pub fn held_out(&self) -> bool {
         self.class.is_multiple_of(3)

@@ -10,7 +10,7 @@ use samebits::tensor::Tensor;
 
 use crate::catalogue::Defect;
 use crate::fault::{Fault, Norm, Positions, Reach, Softmax, When};
-use crate::{altered, attention, host, rope, sums, weights};
+use crate::{altered, attention, host, hybrid, rope, sums, weights};
 
 /// A backend that executes ops as `inner` does, but for the defect's.
 pub struct Defective<B> {
@@ -58,6 +58,7 @@ impl<B: Backend> Defective<B> {
             (Fault::GateUpSwap, "silu" | "mul") => true,
             (Fault::Stale { .. } | Fault::CacheOf { .. }, op) => op == "kv_append",
             (Fault::Wrap { .. }, op) if self.defect.site.op == "k_cache" => op == "kv_append",
+            (Fault::Hybrid { form }, _) => form.sees(site, &self.defect.site.op),
             (_, op) => self.defect.site.op == op,
         };
         named && self.defect.site.covers(site)
@@ -66,9 +67,12 @@ impl<B: Backend> Defective<B> {
     /// Executes the op with the fault in it; `false` where nothing was executed.
     fn apply(&mut self, site: Site, op: &mut Op<'_, B::M>) -> bool {
         let b = &mut self.inner;
+        if let Fault::Hybrid { form } = &self.defect.fault {
+            return hybrid::apply(form, b, &mut self.kept, (site, &self.defect.site.op), op);
+        }
         let kept = |op: &str| self.kept.get(op);
         match &self.defect.fault {
-            Fault::Null => {
+            Fault::Null | Fault::Hybrid { .. } => {
                 b.exec(site, op);
                 true
             }

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use crate::hybrid::HybridFault;
 pub use crate::sums::{Legal, Tree};
 pub use crate::weights::WeightFault;
 
@@ -145,6 +146,11 @@ pub enum Fault {
     },
     /// The highest index among equals.
     ArgmaxLast,
+    /// Something that only hybrids have.
+    Hybrid {
+        /// What, and how.
+        form: HybridFault,
+    },
     /// What the host keeps goes wrong, where no op shows it: a rule of sampling, a read that waits, a
     /// block of memory. The gates that watch for it carry it by this name.
     Host {

@@ -11,6 +11,7 @@ mod catalogue;
 mod defective;
 mod fault;
 mod host;
+mod hybrid;
 mod poisoned;
 mod replayed;
 mod rope;
@@ -28,6 +29,7 @@ pub use fault::{
     Activation, Cache, Fault, Legal, Norm, Positions, Reach, Rows, ScaleFault, Softmax, Stale,
     Tables, Tree, WeightFault, When,
 };
+pub use hybrid::{Carried, Centred, Decay, Delta, Gate, Gated, HybridFault, Taps, Unit};
 pub use poisoned::{Overrun, Poisoned};
 pub use replayed::{ReplayError, Replayed, take_rotary};
 pub use runner::RunnerFault;
