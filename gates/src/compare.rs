@@ -122,6 +122,19 @@ pub fn compare_states(want: &Sites, got: &Sites) -> Comparison {
     all
 }
 
+/// Compares a whole site, whose elements may be `most` units in the last place off.
+pub fn compare_within(name: &str, want: &Bits, got: Option<&Bits>, most: u64) -> Comparison {
+    let Some(got) = got.filter(|got| got.shape == want.shape && got.dtype == want.dtype) else {
+        return unlike(name, want, got);
+    };
+    let near = |i: usize| ulps(want.dtype, want.bits[i], got.bits[i]).is_some_and(|d| d <= most);
+    let mut clipped = got.clone();
+    for i in (0..want.bits.len()).filter(|i| near(*i)) {
+        clipped.bits[i] = want.bits[i];
+    }
+    rows(name, want, &clipped, 0..want.row_count(name))
+}
+
 /// A site that is missing or of another shape or dtype.
 fn unlike(name: &str, want: &Bits, got: Option<&Bits>) -> Comparison {
     let shape = got.map(|o| (&o.shape, o.dtype));

@@ -182,6 +182,14 @@ pub fn family(folder: &Path) -> Result<Family, CheckpointError> {
     Ok(Checkpoint::open(folder)?.config().family)
 }
 
+/// A checkpoint that replaces an embedded one, with its family.
+///
+/// # Errors
+/// What admission answered.
+pub fn replacement(model: Option<&PathBuf>) -> Result<Option<(PathBuf, Family)>, CheckpointError> {
+    model.map(|path| Ok((path.clone(), family(path)?))).transpose()
+}
+
 /// Seed of synthetic checkpoints; inputs have the run's own.
 const SYNTHETIC_SEED: u64 = 1;
 

@@ -1,10 +1,11 @@
 //! Gates as data: one JSON file a gate, parsed strictly.
 //!
-//! Here: the fields of a gate; in the submodule the parameters of each kind of check. Absent: what
+//! Here: the fields of a gate; in the submodules the parameters of each kind of check. Absent: what
 //! the checks do. The invariant: an unknown field, an empty `why` or a file under another name than
 //! its gate's id is refused, so that a manifest never promises what no code reads.
 
 mod check;
+mod choices;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,8 @@ use samebits_reports::Kind;
 use serde::Deserialize;
 use thiserror::Error;
 
-pub use check::{Bird, Check, IdealStatistic, Perturbation, Source, Tokenizer, Variant};
+pub use check::Check;
+pub use choices::{Bird, IdealStatistic, Perturbation, Places, Source, Tokenizer, Variant};
 
 /// Why the manifests cannot be used.
 #[derive(Debug, Error)]

@@ -13,10 +13,10 @@ use samebits_fixtures::hostile::{self, Case, Verdict};
 use samebits_fixtures::prompt_ids;
 
 use super::{CheckError, Measure, Outcome};
-use crate::compare::{Comparison, at, compare_rows};
+use crate::compare::{Comparison, at, compare_within};
 use crate::context::Context;
 use crate::manifest::{Plant, Source};
-use crate::sites::{Bits, Dims, Sites, oracle_dtype};
+use crate::sites::{Bits, Dims, oracle_dtype};
 
 /// Ids of the prompt that an admitted checkpoint must run.
 const PROMPT: usize = 9;
@@ -205,10 +205,9 @@ pub fn weights<'c>(
             if flip && role == Role::Norm {
                 got[0] ^= 1;
             }
-            let site = |dtype, bits| {
-                Sites::from([(name.clone(), Bits { dtype, shape: vec![n, k], bits })])
-            };
-            found.then(compare_rows(&site(held, bits(&want)), &site(read.dtype(), got), n));
+            let site = |dtype, bits| Bits { dtype, shape: vec![n, k], bits };
+            let (want, got) = (site(held, bits(&want)), site(read.dtype(), got));
+            found.then(compare_within(&name, &want, Some(&got), 0));
         })?;
         if let Some(name) = absent {
             found.differing += 1;

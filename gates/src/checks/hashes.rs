@@ -3,6 +3,8 @@
 //! A hash tells no element; the report names the first site, layer and, of logits, the position.
 //! The invariant: how many hashes must agree follows from the shape and the length of the prompt.
 
+pub mod injected;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 

@@ -134,7 +134,8 @@ fn singles(
     prompts.iter().map(|p| trace(model, &setup, std::slice::from_ref(p), plant)).collect()
 }
 
-fn same_path(a: &PathProof, b: &PathProof) -> bool {
+/// Whether two runs went the same way, whatever they are called.
+pub fn same_path(a: &PathProof, b: &PathProof) -> bool {
     PathProof { label: String::new(), ..a.clone() }
         == PathProof { label: String::new(), ..b.clone() }
 }

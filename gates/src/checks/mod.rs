@@ -9,12 +9,15 @@ mod canary;
 mod captured;
 pub mod contract;
 pub mod determinism;
+mod growth;
 mod hashes;
 mod ideal;
 pub mod invariance;
 pub mod kernels;
+mod lengths;
 mod named;
 pub mod order;
+mod parting;
 mod poison;
 mod probes;
 pub mod readme;
@@ -23,6 +26,7 @@ mod rounded;
 pub mod running;
 pub mod teacher;
 pub mod tidy;
+mod traps;
 
 use std::path::{Path, PathBuf};
 
@@ -218,6 +222,17 @@ pub fn prepare<'c>(gate: &'c Gate, ctx: &'c Context) -> Result<Measure<'c>, Chec
             hashes::recorded(ctx, file, *order, *prompt, *cached)
         }
         Check::Strangers { name } => hashes::stranger(ctx, name),
+        Check::Injected { file, prompt, cached } => {
+            hashes::injected::prepare(ctx, file, *prompt, *cached)
+        }
+        Check::Parting { narrow, dtype, prompts } => parting::prepare(ctx, narrow, *dtype, prompts),
+        Check::Lengths { model, dtype, prompts, places } => {
+            lengths::prepare(ctx, model, *dtype, (prompts, *places))
+        }
+        Check::Traps => traps::prepare(ctx),
+        Check::Growth { model, dtype, positions } => {
+            growth::prepare(ctx, model, *dtype, *positions)
+        }
         Check::Contract { model, dtype, order, prompt, steps } => {
             let case =
                 contract::Case { dtype: *dtype, order: *order, prompt: *prompt, steps: *steps };

@@ -4,6 +4,8 @@
 //! largest error in units of u times the sum of the terms' sizes, per site. The worst site is
 //! reported, and a site is never pooled with another.
 
+mod hybrid;
+
 use samebits::contract::{Dtype, Order};
 use samebits_fixtures::prompt_ids;
 use samebits_oracle::ops::Out;
@@ -16,7 +18,8 @@ use crate::context::Context;
 use crate::engine::{Setup, trace};
 use crate::forced::{Forced, Past};
 use crate::manifest::Source;
-use crate::sites::{Dims, Sites, keyed, oracle_dtype};
+use crate::sites::{Dims, Sites, dtype_at, keyed, oracle_dtype};
+use hybrid::ForcedHybrid;
 
 /// What one site measures, and its worst element.
 struct Measured {
@@ -25,11 +28,27 @@ struct Measured {
     want: f64,
 }
 
+/// The op's result on the inputs that the engine gave it.
+fn expected(forced: &Forced<'_>, site: &str) -> Out {
+    match forced.model.config().hybrid {
+        Some(_) => ForcedHybrid(forced).site(site),
+        None => forced.site(site),
+    }
+}
+
+/// Units of f32 within which a site that is f32 in every run counts as rounded.
+const UNITS: f64 = 16.0;
+
 /// The share of elements that are not the rounded exact result.
 fn misrounds(forced: &Forced<'_>, site: &str, got: &[f64]) -> Measured {
-    let want = forced.site(site).values;
+    let want = expected(forced, site).values;
     assert_eq!(want.len(), got.len(), "{site}: the reference and the engine differ in shape");
-    let differs = |i: &usize| want[*i].to_bits() != got[*i].to_bits();
+    let wide = dtype_at(site, Dtype::Bf16) == Dtype::F32;
+    let unit = UNITS * f64::from(f32::EPSILON);
+    let differs = |i: &usize| match wide {
+        true => (want[*i] - got[*i]).abs() > unit * want[*i].abs(),
+        false => want[*i].to_bits() != got[*i].to_bits(),
+    };
     let worst = (0..got.len()).find(differs).unwrap_or(0);
     let count = (0..got.len()).filter(|i| differs(i)).count();
     Measured { value: count as f64 / got.len() as f64, worst, want: want[worst] }
@@ -38,8 +57,12 @@ fn misrounds(forced: &Forced<'_>, site: &str, got: &[f64]) -> Measured {
 /// The largest error in units of u times the sum of the terms' sizes. Where the exact op has no
 /// terms, the size is that of the result.
 fn units(forced: &Forced<'_>, site: &str, got: &[f64]) -> Measured {
-    let Out { values, mut magnitude } = forced.site(site);
-    if let Some(terms) = forced.terms(site, &values) {
+    let Out { values, mut magnitude } = expected(forced, site);
+    let terms = match forced.model.config().hybrid {
+        Some(_) => ForcedHybrid(forced).terms(site, &values),
+        None => forced.terms(site, &values),
+    };
+    if let Some(terms) = terms {
         magnitude = Some(terms);
     }
     assert_eq!(values.len(), got.len(), "{site}: the reference and the engine differ in shape");
@@ -74,7 +97,7 @@ pub fn prepare<'c>(
     let expected = dims.elements(prompt, prompt);
     let rounded = Rounded { dtype: oracle_dtype(dtype) };
     let (config, past) = (reference.config(), Past::default());
-    let tables = rounded.rotary(config.theta, config.head_dim, prompt);
+    let tables = rounded.rotary(config.theta, config.rotary_dim, prompt);
     Ok(Box::new(move |plant| {
         let keep = folder.path();
         let setup = Setup::new(Order::Invariant, "engine");

@@ -10,7 +10,7 @@ use samebits_fixtures::golden;
 
 use super::{Failure, parse_ids};
 use crate::checks::CheckError;
-use crate::context::{Context, data, family};
+use crate::context::{Context, data, replacement};
 use crate::limits::Limits;
 use crate::localize::{forced, gate, localize, sentences, steady};
 use crate::manifest::{Gate, Plant};
@@ -52,9 +52,7 @@ fn read(path: &Path) -> Result<Sites, Failure> {
 }
 
 fn from_gate(args: &Args, id: &str, out: &mut dyn Write) -> Result<u8, Failure> {
-    let of = |path: &PathBuf| Ok::<_, Failure>((path.clone(), family(path)?));
-    let model = args.model.as_ref().map(of).transpose()?;
-    let ctx = Context::new(args.seed, model, std::env::current_exe()?)?;
+    let ctx = Context::new(args.seed, replacement(args.model.as_ref())?, std::env::current_exe()?)?;
     let gates = Gate::all(&data("manifest"))?;
     let Some(gate) = gates.iter().find(|gate| gate.id == id) else {
         return Err(Failure::Usage(format!("no gate is called {id}: see gates list")));

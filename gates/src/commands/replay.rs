@@ -22,7 +22,7 @@ use samebits_reports::write_atomic;
 use super::{Failure, parse_ids};
 use crate::checks::CheckError;
 use crate::engine::{Setup, rotary_sites};
-use crate::sites::{Bits, Dims, op_of, rank, split};
+use crate::sites::{Bits, Dims, dtype_at, op_of, rank, split};
 
 /// Arguments of `replay`.
 #[derive(Debug, clap::Args)]
@@ -80,12 +80,17 @@ fn fitted(name: &str, tap: Tap, dims: &Dims, rows: usize, dtype: Dtype) -> Resul
             "{name}: shape {shape:?}, but the site holds {want:?}"
         )));
     }
-    if got != dtype {
-        let (got, want) = (got.name(), dtype.name());
-        return Err(Failure::Usage(format!("{name}: dtype {got}, but the run is in {want}")));
+    let site = dtype_at(name, dtype);
+    if got != site {
+        let (got, want) = (got.name(), site.name());
+        return Err(Failure::Usage(format!("{name}: dtype {got}, but the site is {want}")));
     }
     let shape = match op {
         "q_norm" | "k_norm" => vec![tap.data.len() / dims.head_dim, dims.head_dim],
+        "gdn_norm" => {
+            let width = dims.delta.value_dim;
+            vec![tap.data.len() / width, width]
+        }
         _ if keyed => want,
         _ => flat,
     };

@@ -16,7 +16,7 @@ use samebits_reports::{
 
 use super::Failure;
 use crate::checks::tidy;
-use crate::context::{Context, data, family};
+use crate::context::{Context, data, replacement};
 use crate::manifest::{Gate, Lane};
 use crate::runner;
 
@@ -182,8 +182,7 @@ pub fn publish(
 pub fn command(args: &Args, out: &mut dyn Write) -> Result<u8, Failure> {
     let manifests = args.manifests.clone().unwrap_or_else(|| data("manifest"));
     // A checkpoint is refused here, once, with its own exit code.
-    let of = |path: &PathBuf| Ok::<_, Failure>((path.clone(), family(path)?));
-    let model = args.model.as_ref().map(of).transpose()?;
+    let model = replacement(args.model.as_ref())?;
     let gates = chosen(args, model.as_ref().map(|(_, family)| *family), &manifests)?;
     let child = std::env::current_exe()?;
     let ctx = Context::new(args.seed, model, child)?;

@@ -58,7 +58,7 @@ fn pair(ctx: &Context, gate: &Gate, plant: Option<&Plant>) -> Result<Option<Pair
                 contract::Case { dtype: *dtype, order: *order, prompt: *prompt, steps: *steps };
             let folder = ctx.folder(model)?;
             let (model, reference) =
-                (ctx.load(folder.path(), *dtype)?, ctx.reference(folder.path())?);
+                (ctx.load_for(folder.path(), *dtype, *order)?, ctx.reference(folder.path())?);
             let len = prompt + steps;
             let ids = prompt_ids(ctx.seed, Dims::of_shape(&model.shape).vocab, len);
             let mut setup = Setup::new(*order, "engine");

@@ -2,46 +2,10 @@
 
 use samebits::checkpoint::Family;
 use samebits::contract::{Dtype, Order};
-use samebits_fixtures::{HybridSpec, Spec};
 use serde::Deserialize;
 
+use super::choices::{Bird, IdealStatistic, Perturbation, Places, Source, Tokenizer, Variant};
 use crate::probe::Probe;
-
-/// Where a checkpoint comes from.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Source {
-    /// The trained tiny model; a dense `--model` replaces it.
-    Embedded,
-    /// The trained tiny hybrid; a hybrid `--model` replaces it.
-    EmbeddedHybrid,
-    /// A narrow checkpoint among the fixtures.
-    Narrow(String),
-    /// A synthetic checkpoint of a named shape, dense or hybrid.
-    Named(String),
-    /// A synthetic dense checkpoint of any shape.
-    Spec(Spec),
-    /// A synthetic hybrid of any shape.
-    Hybrid(HybridSpec),
-}
-
-/// How a second run differs from the first.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Variant {
-    /// A prefill of `n` rows, then single rows through the cache.
-    Cached(Vec<usize>),
-    /// Query chunks of these sizes.
-    Chunks(Vec<usize>),
-    /// As one of a batch of this many sequences.
-    Batch(usize),
-    /// In pools of these many threads, after a run in a pool of one.
-    Threads(Vec<usize>),
-    /// On every kernel table.
-    Kernels,
-    /// Every split into two pieces, and this many random ones into more.
-    Splits(usize),
-}
 
 /// What a check does, with its parameters.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -73,6 +37,24 @@ pub enum Check {
         prompt: usize,
         /// Whether the cached steps are compared too.
         cached: bool,
+    },
+    /// A run of a hybrid against hashes, on Transformers' own results of its delta rules.
+    Injected {
+        /// The file of hashes.
+        file: String,
+        /// Length of the prompt, which names the run.
+        prompt: usize,
+        /// Whether the cached steps are compared too.
+        cached: bool,
+    },
+    /// Whole runs of a narrow hybrid: whether the engine or Transformers is nearer to exact.
+    Parting {
+        /// Which checkpoint.
+        narrow: String,
+        /// The run's dtype.
+        dtype: Dtype,
+        /// Lengths of the prompts.
+        prompts: Vec<usize>,
     },
     /// Logits of odd shapes against hashes of what Transformers computed.
     Strangers {
@@ -109,6 +91,28 @@ pub enum Check {
         prompt: usize,
         /// How they differ.
         variant: Variant,
+    },
+    /// Prompts of many lengths, each cut in many ways.
+    Lengths {
+        /// The checkpoint.
+        model: Source,
+        /// The run's dtype.
+        dtype: Dtype,
+        /// Ids of each prompt.
+        prompts: Vec<usize>,
+        /// Where they are cut in two.
+        places: Places,
+    },
+    /// Each trap of the hybrid family, fallen into.
+    Traps,
+    /// Drift of recurrent states from exact arithmetic.
+    Growth {
+        /// The checkpoint.
+        model: Source,
+        /// The run's dtype.
+        dtype: Dtype,
+        /// Ids of the sequence.
+        positions: usize,
     },
     /// Fresh processes that must agree in weights, activations and argmax.
     Determinism {
@@ -296,58 +300,6 @@ pub enum Check {
     },
 }
 
-/// End-to-end statistics against exact arithmetic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum IdealStatistic {
-    /// Largest logit error over largest logit.
-    ErrRelMax,
-    /// Rms error over that of Transformers' own arithmetic.
-    RmsRatio,
-}
-
-/// What a canary breathes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Bird {
-    /// One flipped bit must be seen, where it is.
-    FlippedBit,
-    /// The null defect must change no bit.
-    NullDefect,
-    /// A suite without gates must be an error.
-    EmptySuite,
-}
-
-/// Surroundings of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Perturbation {
-    /// No address space layout randomisation.
-    FixedLayout,
-    /// Sixty thousand bytes more of environment.
-    Environment,
-    /// No environment at all.
-    EmptyEnvironment,
-    /// Another working folder.
-    Folder,
-    /// This many threads.
-    Threads(usize),
-    /// Blocks of memory filled as they are handed out and taken back.
-    Memory,
-    /// All cores busy with something else.
-    Load,
-}
-
-/// Whose tokenizer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Tokenizer {
-    /// The embedded model's.
-    Embedded,
-    /// The one that Qwen3 is published with.
-    Qwen3,
-}
-
 impl Check {
     /// The family whose `--model` takes the check's checkpoint's place, if the check is about any
     /// checkpoint of it.
@@ -355,6 +307,8 @@ impl Check {
         let source = match self {
             Self::Contract { model, .. }
             | Self::Invariance { model, .. }
+            | Self::Lengths { model, .. }
+            | Self::Growth { model, .. }
             | Self::Determinism { model, .. }
             | Self::Ideal { model, .. }
             | Self::Rounded { model, .. }

@@ -185,8 +185,14 @@ impl Dims {
     /// Elements of what all layers carry on beside keys and values.
     pub fn carried(&self) -> u64 {
         let each = |op: &&str| self.shape(op, 0, 0).iter().product::<usize>();
-        let all: usize = STATES.iter().map(|op| each(op)).sum();
+        let all: usize = STATES.iter().map(each).sum();
         (self.linear_layers * all) as u64
+    }
+
+    /// Elements of the states of all delta rules.
+    pub fn delta_states(&self) -> u64 {
+        let state: usize = self.shape(STATE, 0, 0).iter().product();
+        (self.linear_layers * state) as u64
     }
 
     /// Sites of a run, the rotary tables and what is carried on left out.

@@ -103,7 +103,10 @@ pub(crate) fn run_loop<B: Backend<M = CpuMem>>(
 }
 
 /// The planted fault's name, if it is one of the check's own material.
-fn material<'p>(plant: Option<&'p Plant>, known: &[&str]) -> Result<Option<&'p str>, CheckError> {
+pub fn material<'p>(
+    plant: Option<&'p Plant>,
+    known: &[&str],
+) -> Result<Option<&'p str>, CheckError> {
     match plant {
         None => Ok(None),
         Some(Plant::Material(what)) if known.contains(&what.as_str()) => Ok(Some(what)),
