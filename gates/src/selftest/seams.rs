@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -16,7 +17,7 @@ use samebits::model::Model;
 use samebits_defects::{Defect, Poisoned};
 use samebits_fixtures::provenance::{Provenance, Refusal};
 use samebits_fixtures::{Spec, prompt_ids, synthetic};
-use samebits_oracle::{self as oracle, Arithmetic, Ideal, OracleError, RunOptions, Trace};
+use samebits_oracle::{self as oracle, Arithmetic, Ideal, OracleError, Rounded, RunOptions, Trace};
 use samebits_reports::{Matrix, Outdated, Report, Row, Run, fresh, merge, write_row};
 
 use crate::checks::determinism::{self, Answer};
@@ -88,8 +89,12 @@ pub struct Runner {
     pub looped: Looped,
     /// What the counted heap of a loop says of it.
     pub heap: fn(&heap::Counted, heap::Case) -> Outcome,
+    /// What a fresh process answers.
+    pub child: fn(&Context, &mut Command, usize) -> Result<Answer, CheckError>,
     /// Exact arithmetic.
     pub exact: fn() -> Box<dyn Arithmetic>,
+    /// Exact arithmetic, rounded where a tensor is stored.
+    pub rounded: fn(oracle::Dtype) -> Box<dyn Arithmetic>,
     /// The reference's run of a model.
     pub reference:
         fn(&oracle::Model, &dyn Arithmetic, &[u32], &RunOptions) -> Result<Trace, OracleError>,
@@ -139,7 +144,9 @@ impl Runner {
             },
             looped: |b, model, request, mark| running::run_loop(b, model, request, mark),
             heap: heap::outcome,
+            child: determinism::output,
             exact: || Box::new(Ideal),
+            rounded: |dtype| Box::new(Rounded { dtype }),
             reference: oracle::run,
             golden: Provenance::admit,
             write_row,

@@ -1,7 +1,7 @@
 //! Faults of comparison and statistics, and of the reference.
 
 use samebits_oracle::ops::Tables;
-use samebits_oracle::{self as oracle, Arithmetic, Ideal, RunOptions};
+use samebits_oracle::{self as oracle, Arithmetic, Ideal, Rounded, RunOptions};
 
 use super::Planting;
 use crate::checks::determinism::{self, Answer};
@@ -24,6 +24,7 @@ pub const ALL: &[(&str, Planting)] = &[
     ("count-by-share", |r| r.surprise = count_by_share),
     ("ids-only", |r| r.answers = ids_only),
     ("reference-eps", |r| r.exact = || Box::new(EpsTenfold)),
+    ("reference-cast-order", |r| r.rounded = |dtype| Box::new(CastLate(Rounded { dtype }))),
     ("reference-positions", |r| r.reference = positions_from_one),
 ];
 
@@ -140,6 +141,40 @@ impl Arithmetic for EpsTenfold {
 
     fn softmax_row(&self, x: &[f64]) -> Vec<f64> {
         Ideal.softmax_row(x)
+    }
+}
+
+/// Rounded arithmetic whose norm meets its weight before it is stored.
+struct CastLate(Rounded);
+
+impl Arithmetic for CastLate {
+    fn round(&self, x: f64) -> f64 {
+        self.0.round(x)
+    }
+
+    fn constant(&self, x: f64) -> f64 {
+        self.0.constant(x)
+    }
+
+    fn masked(&self) -> f64 {
+        self.0.masked()
+    }
+
+    fn rotary(&self, theta: f64, head_dim: usize, positions: usize) -> Tables {
+        self.0.rotary(theta, head_dim, positions)
+    }
+
+    fn dot(&self, x: &[f64], w: &[f64], block: usize) -> f64 {
+        self.0.dot(x, w, block)
+    }
+
+    fn softmax_row(&self, x: &[f64]) -> Vec<f64> {
+        self.0.softmax_row(x)
+    }
+
+    fn norm_row(&self, x: &[f64], weight: &[f64], eps: f64) -> Vec<f64> {
+        let scale = self.root_scale(x, eps);
+        x.iter().zip(weight).map(|(x, w)| self.round(x * scale * w)).collect()
     }
 }
 

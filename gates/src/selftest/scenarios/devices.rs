@@ -1,5 +1,7 @@
 //! What is seen of a device: taps, counts, memory that nobody wrote.
 
+use std::process::Command;
+
 use half::bf16;
 use samebits::contract::{Dtype, Order};
 use samebits::cpu::{Cpu, Kernels};
@@ -89,6 +91,15 @@ pub(super) fn flipped(runner: &Runner, ctx: &Context) -> Verdict {
     let first = compare(&flipped).first;
     let seen = first.as_ref().map(|f| (f.op.as_str(), f.layer, f.ulps));
     same("a flipped bit", seen, Some(("down_proj", Some(0), Some(1))))
+}
+
+pub(super) fn children(runner: &Runner, ctx: &Context) -> Verdict {
+    for (why, word) in [("dies", "no-such-command"), ("answers no hashes", "--version")] {
+        let answer = (runner.child)(ctx, Command::new(&ctx.child).arg(word), 0);
+        hold(&format!("a process that {why} is believed"), answer.is_err())?;
+    }
+    let mut absent = Command::new(ctx.child.join("absent"));
+    hold("a process that never began is believed", (runner.child)(ctx, &mut absent, 0).is_err())
 }
 
 pub(super) fn poison(runner: &Runner, _ctx: &Context) -> Verdict {

@@ -74,6 +74,7 @@ pub(super) fn denominator(runner: &Runner, _ctx: &Context) -> Verdict {
     same("tolerance gates", matrix.tolerance, score(1, 1, 4))?;
     let held = Score { of: 1, ..Score::default() };
     same("classes held out", matrix.held_out, held)?;
+    same("classes designed with", matrix.designed, Score { of: 3, ..matrix.tolerance })?;
     same("alive or absent", matrix.red(), vec!["lives", "by-bits", "not-there", "cannot-run"])?;
     same("false alarms", matrix.false_alarms.len(), 1)?;
     same("rows", matrix.rows.len(), 7)?;
