@@ -17,7 +17,7 @@ mod seams;
 
 pub use faults::plant;
 pub use scenarios::{Scenario, scenarios};
-pub use seams::{Looped, Publish, Runner};
+pub use seams::{Fresh, Looped, OverLimit, Publish, Referred, Residuals, Runner, Tapped, Unit};
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -36,6 +36,26 @@ use crate::runner::{self, Completion, Prepared};
 use crate::sites::Sites;
 use crate::stats::{Residual, surprise};
 
+/// The size of a unit of error at an element.
+pub type Unit<'a> = &'a dyn Fn(usize) -> f64;
+
+/// Values against values.
+pub type Residuals = fn(&[f64], &[f64], Unit<'_>) -> Residual;
+
+/// A site's statistic over its limit, and what to say of it.
+pub type OverLimit = fn(&Context, &Stage, &SiteResidual) -> Result<(f64, String), LimitError>;
+
+/// A run of some prompts, perhaps with a planted fault.
+pub type Tapped =
+    fn(&Model<CpuMem>, &Setup, &[Vec<u32>], Option<&Plant>) -> Result<Traces, CheckError>;
+
+/// A run of the reference's model on some ids.
+pub type Referred =
+    fn(&oracle::Model, &dyn Arithmetic, &[u32], &RunOptions) -> Result<Trace, OracleError>;
+
+/// A report against the tree, and the files that changed since.
+pub type Fresh = fn(&Report, &Run, Option<&[String]>) -> Result<(), Outdated>;
+
 /// A generation loop; the last argument is called once a step.
 pub type Looped = fn(
     &mut Seam,
@@ -55,11 +75,11 @@ pub struct Runner {
     /// One process's answer against another's.
     pub answers: fn(&Answer, &Answer) -> Comparison,
     /// Values against values, in a unit asked for by element.
-    pub residual: fn(&[f64], &[f64], &dyn Fn(usize) -> f64) -> Residual,
+    pub residual: Residuals,
     /// The digits of surprise of a count among so many, at a rate.
     pub surprise: fn(u64, u64, f64) -> f64,
     /// A site's statistic over its limit.
-    pub over_limit: fn(&Context, &Stage, &SiteResidual) -> Result<(f64, String), LimitError>,
+    pub over_limit: OverLimit,
     /// A clean and a planted measurement to a row.
     pub judge: fn(&Gate, Row, f64, Outcome, Outcome) -> Row,
     /// A gate to a row.
@@ -79,8 +99,7 @@ pub struct Runner {
     /// A designed run.
     pub ran: fn(&Stage, u64, &Defect) -> Result<Ran, CheckError>,
     /// A run with its taps.
-    pub trace:
-        fn(&Model<CpuMem>, &Setup, &[Vec<u32>], Option<&Plant>) -> Result<Traces, CheckError>,
+    pub trace: Tapped,
     /// A device whose unwritten memory shows.
     pub poisoned: fn(Cpu) -> Seam,
     /// A device whose memory is watched, and what was counted.
@@ -96,8 +115,7 @@ pub struct Runner {
     /// Exact arithmetic, rounded where a tensor is stored.
     pub rounded: fn(oracle::Dtype) -> Box<dyn Arithmetic>,
     /// The reference's run of a model.
-    pub reference:
-        fn(&oracle::Model, &dyn Arithmetic, &[u32], &RunOptions) -> Result<Trace, OracleError>,
+    pub reference: Referred,
     /// Whether a golden may be believed.
     pub golden: fn(&Provenance, &str, &[u8]) -> Result<(), Refusal>,
     /// A row to its file.
@@ -111,7 +129,7 @@ pub struct Runner {
     /// A report's way out.
     pub publish: Publish,
     /// Whether a report is of this tree.
-    pub fresh: fn(&Report, &Run, Option<&[String]>) -> Result<(), Outdated>,
+    pub fresh: Fresh,
     /// A gate against defects.
     pub column: fn(&Gate, f64, &mut Measure<'_>, &[&Defect]) -> Result<Column, CheckError>,
     /// Columns to a matrix with its scores.

@@ -8,6 +8,7 @@ use crate::checks::determinism::{self, Answer};
 use crate::checks::teacher;
 use crate::compare;
 use crate::probe::SiteResidual;
+use crate::selftest::Unit;
 use crate::sites::{Bits, Sites};
 use crate::stats::{self, Residual};
 
@@ -29,7 +30,7 @@ pub const ALL: &[(&str, Planting)] = &[
 ];
 
 /// `err > tol` is false of a NaN: only what is greater is an error.
-fn nan_within(got: &[f64], want: &[f64], unit: &dyn Fn(usize) -> f64) -> Residual {
+fn nan_within(got: &[f64], want: &[f64], unit: Unit<'_>) -> Residual {
     let got: Vec<f64> =
         got.iter().zip(want).map(|(g, w)| if (g - w).abs() > 0.0 { *g } else { *w }).collect();
     Residual::of(&got, want, unit)
@@ -65,7 +66,7 @@ fn zeros_unwritten(want: &Sites, got: &Sites, forwards: Forwards<'_>) -> compare
     compare::compare(want, &altered(want, got, kept), forwards)
 }
 
-fn zeros_skipped(got: &[f64], want: &[f64], unit: &dyn Fn(usize) -> f64) -> Residual {
+fn zeros_skipped(got: &[f64], want: &[f64], unit: Unit<'_>) -> Residual {
     let got: Vec<f64> =
         got.iter().zip(want).map(|(g, w)| if *g == 0.0 { *w } else { *g }).collect();
     Residual::of(&got, want, unit)
@@ -98,7 +99,7 @@ fn limit_by_size(
 }
 
 /// Errors relative to the size of what the device gave.
-fn error_by_device(got: &[f64], want: &[f64], unit: &dyn Fn(usize) -> f64) -> Residual {
+fn error_by_device(got: &[f64], want: &[f64], unit: Unit<'_>) -> Residual {
     Residual::of(got, want, |i| unit(i) * (got[i] / want[i]).abs().max(1.0))
 }
 
