@@ -128,6 +128,7 @@ impl<B: Backend> Defective<B> {
             }
             Fault::Gain { exponent } => host::gain(b, site, op, 1.0 + 2f32.powi(-exponent)),
             Fault::ArgmaxLast => host::argmax_last(b, op),
+            Fault::Host { .. } => false,
             Fault::RowShift { form } => altered::row_shift(b, site, op, *form),
         }
     }

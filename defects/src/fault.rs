@@ -145,6 +145,12 @@ pub enum Fault {
     },
     /// The highest index among equals.
     ArgmaxLast,
+    /// What the host keeps goes wrong, where no op shows it: a rule of sampling, a read that waits, a
+    /// block of memory. The gates that watch for it carry it by this name.
+    Host {
+        /// The name.
+        what: String,
+    },
     /// Rows picked are others.
     RowShift {
         /// Which.

@@ -16,6 +16,7 @@ mod replayed;
 mod rope;
 mod runner;
 mod sums;
+mod sums_delta;
 mod weights;
 
 #[cfg(test)]

@@ -4,6 +4,9 @@
 //! which no operand here needs. The invariant: a legal order changes nothing but the order of
 //! additions, whether products are fused, and how wide the sum is.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use half::bf16;
 use samebits::contract::Element;
 use samebits::op::{Backend, Heads, NormForm, Op, Out, Site, Span};
@@ -11,6 +14,7 @@ use samebits::tensor::Tensor;
 use serde::Deserialize;
 
 use crate::host::round_sums;
+use crate::sums_delta;
 
 /// An order of summation.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
@@ -76,7 +80,7 @@ impl Legal {
                 sums.first().copied().unwrap_or(0.0)
             }
             Tree::Pairwise => pairwise(0, n, &|i| term(i).0 * term(i).1),
-            Tree::Shuffled(seed) => chain(&mut shuffled(n, seed).into_iter()),
+            Tree::Shuffled(seed) => chain(&mut shuffled(n, seed).iter().copied()),
             Tree::Wide => {
                 let terms = (0..n).map(|i| f64::from(term(i).0) * f64::from(term(i).1));
                 terms.sum::<f64>() as f32
@@ -93,8 +97,17 @@ fn pairwise(from: usize, to: usize, product: &dyn Fn(usize) -> f32) -> f32 {
     }
 }
 
+thread_local! {
+    /// The last permutation asked for: all sums of an op have the same length.
+    static LAST: RefCell<(u64, Rc<[usize]>)> = RefCell::new((0, Rc::from([])));
+}
+
 /// A permutation of `0..n`, by sorting on SplitMix64.
-fn shuffled(n: usize, seed: u64) -> Vec<usize> {
+fn shuffled(n: usize, seed: u64) -> Rc<[usize]> {
+    let last = LAST.with_borrow(|(of, order)| (*of == seed).then(|| Rc::clone(order)));
+    if let Some(order) = last.filter(|order| order.len() == n) {
+        return order;
+    }
     let key = |i: usize| {
         let mut z = seed.wrapping_add((i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -102,6 +115,8 @@ fn shuffled(n: usize, seed: u64) -> Vec<usize> {
     };
     let mut order: Vec<usize> = (0..n).collect();
     order.sort_by_key(|i| key(*i));
+    let order: Rc<[usize]> = order.into();
+    LAST.set((seed, Rc::clone(&order)));
     order
 }
 
@@ -122,7 +137,7 @@ pub fn legal<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>, how: Lega
             b.exec(site, op);
             mix(b, op, how);
         }
-        _ => return false,
+        _ => return sums_delta::legal(b, site, op, how),
     }
     true
 }

@@ -38,6 +38,9 @@ pub fn of<B: Backend>(b: &mut B, op: &Op<'_, B::M>) -> Option<(usize, usize, Ten
 pub fn wrong<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>, how: WeightFault) -> bool {
     let Some((n, k, right)) = of(b, op) else { return false };
     let len = right.len();
+    if n < 2 {
+        return false; // One row has no other to be taken for.
+    }
     let data = match how {
         WeightFault::SwapRows => gather(&right, |i| if i < 2 * k { (i + k) % (2 * k) } else { i }),
         WeightFault::Shift => gather(&right, |i| i.saturating_sub(1)),

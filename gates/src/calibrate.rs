@@ -11,13 +11,13 @@ use samebits::contract::Dtype;
 use samebits_defects::{Defect, Fault, Tree};
 
 use crate::checks::CheckError;
-use crate::checks::teacher::SURPRISE;
 use crate::context::Context;
 use crate::limits::{Limit, Limits};
 use crate::manifest::{Check, Gate};
-use crate::probe::{MODEL_SEED, Stage, family, limit_name, rate_name};
-use crate::sites::op_of;
-use crate::stats::{false_alarms, gamma, order_statistic, surprise};
+use crate::probe::{MODEL_SEED, SiteResidual, Stage};
+use crate::ruler::{SURPRISE, family, limit_name, rate_name};
+use crate::sites::{dtype_at, op_of};
+use crate::stats::{BLOCKS, CHANCE, extreme, gamma, order_statistic, surprise};
 
 /// First seed of calibration; gates use small ones.
 const CALIBRATION: u64 = 1 << 20;
@@ -109,15 +109,13 @@ fn sample(
             continue;
         }
         let stage = Stage::new(probe, MODEL_SEED)?;
-        let units = |op: &str| {
-            let name = limit_name(op, Dtype::F32, stage.terms(op));
-            limits.get(&name).map_or(0.0, |limit| limit.value)
-        };
+        let ruler = stage.ruler();
+        let units = |op: &str| ruler.legal_units(limits, op);
         let one = |i: usize| -> Result<Vec<(String, Sample)>, CheckError> {
             let (defect, tree) = orders[i % orders.len()];
             let ran = stage.run(first + ctx.seed + i as u64, defect)?;
-            let found = stage.measure(&ran, &units);
-            let sample = |site: &crate::probe::SiteResidual| {
+            let found = stage.measure(&ran, None, &units);
+            let sample = |site: &SiteResidual| {
                 let op = op_of(&site.site);
                 let terms = stage.terms(op);
                 let r = &site.residual;
@@ -125,7 +123,11 @@ fn sample(
                 let sample = Sample { tree, elements, misrounds, max, terms };
                 (limit_name(op, dtype, terms), sample)
             };
-            Ok(found.iter().filter(|s| family(op_of(&s.site)) != "exact").map(sample).collect())
+            // What is f32 in a bf16 run is calibrated in the f32 runs.
+            let own = |s: &&SiteResidual| {
+                family(op_of(&s.site)) != "exact" && dtype_at(&s.site, dtype) == dtype
+            };
+            Ok(found.iter().filter(own).map(sample).collect())
         };
         let runs: Vec<_> = (0..runs).into_par_iter().map(one).collect::<Result<_, _>>()?;
         for (name, sample) in runs.into_iter().flatten() {
@@ -141,29 +143,35 @@ fn leave_one_out(samples: &[Sample], value: impl Fn(&Sample) -> f64) -> (&'stati
     let rate = |tree: &'static str| {
         let (own, others): (Vec<&Sample>, Vec<&Sample>) =
             samples.iter().partition(|s| s.tree == tree);
-        let limit = order_statistic(others.iter().map(|s| value(s))).unwrap_or(0.0);
+        let limit = limit_of(others.into_iter(), &value);
         let beyond = own.iter().filter(|s| value(s) > limit).count();
         (tree, beyond as f64 / own.len().max(1) as f64)
     };
     trees.into_iter().map(rate).fold(("none", 0.0), |a, b| if b.1 > a.1 { b } else { a })
 }
 
+/// The limit of a statistic of samples.
+fn limit_of<'s>(samples: impl Iterator<Item = &'s Sample>, value: impl Fn(&Sample) -> f64) -> f64 {
+    extreme(&samples.map(value).collect::<Vec<f64>>()).unwrap_or(0.0)
+}
+
 /// How a limit came about.
-fn origin(samples: &[Sample], loo: (&str, f64)) -> String {
-    let n = samples.len();
-    let alarms = false_alarms(n);
+fn origin(samples: &[Sample], value: impl Fn(&Sample) -> f64) -> String {
+    let (n, most) = (samples.len(), order_statistic(samples.iter().map(&value)).unwrap_or(0.0));
+    let (tree, beyond) = leave_one_out(samples, value);
     format!(
-        "gates calibrate: the largest of {n} tensors of independent runs in legal orders of \
-         summation, so that a fresh one exceeds it with a chance of at most {alarms:.1e}; with \
-         family {} left out, {:.1e} of it exceed the others' largest",
-        loo.0, loo.1
+        "gates calibrate: {n} tensors of independent runs in legal orders of summation, the \
+         largest {most:e}; the largest of another {} exceeds the limit with a chance of {CHANCE:e} \
+         (Gumbel's law of the largest of {BLOCKS} blocks); with family {tree} left out, {beyond:.1e} \
+         of it exceed the limit of the others",
+        n.div_ceil(BLOCKS)
     )
 }
 
 fn max_limits(limits: Limits, samples: &Samples, dtype: Dtype) -> Result<Limits, CalibrateError> {
     let mut limits = limits;
     for (name, all) in samples {
-        let value = order_statistic(all.iter().map(|s| s.max)).unwrap_or(0.0);
+        let value = limit_of(all.iter(), |s| s.max);
         let terms = all.iter().map(|s| s.terms).max().unwrap_or(1);
         // Softmax and norms add a few roundings to those of their sum.
         let ceiling = gamma(terms + terms.ilog2() as usize + 1);
@@ -174,7 +182,7 @@ fn max_limits(limits: Limits, samples: &Samples, dtype: Dtype) -> Result<Limits,
             Dtype::F32 => "largest error in u times the terms' sizes",
             Dtype::Bf16 => "largest error in ulps plus the legal f32 error",
         };
-        let provenance = origin(all, leave_one_out(all, |s| s.max));
+        let provenance = origin(all, |s| s.max);
         let (statistic, dtype) = (statistic.to_owned(), dtype.name().to_owned());
         limits = limits.with(name, Limit { value, statistic, dtype, provenance });
     }
@@ -186,8 +194,8 @@ fn max_limits(limits: Limits, samples: &Samples, dtype: Dtype) -> Result<Limits,
 fn rate_limits(mut limits: Limits, samples: &Samples) -> Limits {
     for (name, all) in samples {
         let rate = |s: &Sample| s.misrounds as f64 / s.elements as f64;
-        let value = order_statistic(all.iter().map(rate)).unwrap_or(0.0);
-        let provenance = origin(all, leave_one_out(all, rate));
+        let value = limit_of(all.iter(), rate).min(1.0);
+        let provenance = origin(all, rate);
         let statistic = "share of elements that are not the rounded exact result".to_owned();
         let limit = Limit { value, statistic, dtype: "bf16".to_owned(), provenance };
         limits = limits.with(&rate_of(name), limit);
@@ -207,13 +215,15 @@ fn digits(limits: &Limits, name: &str, sample: &Sample) -> f64 {
 
 fn surprise_limit(limits: Limits, samples: &Samples) -> Limits {
     let all = || samples.iter().flat_map(|(name, all)| all.iter().map(move |s| (name, s)));
-    let value = order_statistic(all().map(|(name, s)| digits(&limits, name, s))).unwrap_or(0.0);
-    let n = all().count();
+    let digits: Vec<f64> = all().map(|(name, s)| digits(&limits, name, s)).collect();
+    let value = extreme(&digits).unwrap_or(0.0);
+    let (n, most) = (digits.len(), order_statistic(digits).unwrap_or(0.0));
     let provenance = format!(
-        "gates calibrate: the largest of {n} tensors of independent runs in legal orders, all ops \
-         and sizes together, since a digit of surprise means the same for each; a fresh one \
-         exceeds it with a chance of at most {:.1e}",
-        false_alarms(n)
+        "gates calibrate: {n} tensors of independent runs in legal orders, all ops and sizes \
+         together, since a digit of surprise means the same for each, the largest {most:e}; the \
+         largest of another {} exceeds the limit with a chance of {CHANCE:e} (Gumbel's law of the \
+         largest of {BLOCKS} blocks)",
+        n.div_ceil(BLOCKS)
     );
     let statistic = "-log10 of the binomial tail of misrounds at the legal rate".to_owned();
     limits.with(SURPRISE, Limit { value, statistic, dtype: "bf16".to_owned(), provenance })
@@ -270,11 +280,12 @@ pub fn uncalibrated(limits: &Limits, gates: &[Gate]) -> Result<Vec<String>, Chec
     for gate in gates {
         let Check::TeacherForced { probe } = &gate.check else { continue };
         let stage = Stage::new(probe, MODEL_SEED)?;
-        let ops = crate::sites::LAYER_OPS.iter().chain(&["norm", "lm_head"]);
-        for op in ops.filter(|op| family(op) != "exact") {
-            let terms = stage.terms(op);
-            let mut names = vec![limit_name(op, probe.dtype, terms)];
-            if probe.dtype == Dtype::Bf16 {
+        let (ops, dims) =
+            (crate::sites::LAYER_OPS.iter().chain(&["norm", "lm_head"]), stage.dims());
+        for op in ops.filter(|op| family(op) != "exact" && dims.layers_with(op) > 0) {
+            let (terms, dtype) = (stage.terms(op), dtype_at(op, probe.dtype));
+            let mut names = vec![limit_name(op, dtype, terms)];
+            if dtype == Dtype::Bf16 {
                 names.push(rate_name(op, terms));
             }
             missing.extend(names.into_iter().filter(|name| limits.get(name).is_err()));

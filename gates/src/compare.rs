@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use samebits_reports::{Divergence, Num};
 
-use crate::sites::{Bits, Sites, keyed, op_of, rank, split, ulps};
+use crate::sites::{Bits, Sites, is_state, keyed, op_of, rank, split, ulps};
 
 /// What a comparison found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -88,14 +88,7 @@ pub fn compare(want: &Sites, got: &Sites, forwards: &[Range<usize>]) -> Comparis
                     }
                     all.then(one);
                 }
-                other => {
-                    let shape = other.map(|o| (&o.shape, o.dtype));
-                    all.differing += 1;
-                    all.first.get_or_insert_with(|| Divergence {
-                        text: format!("want {:?} {:?}, got {shape:?}", site.shape, site.dtype),
-                        ..at(name, None)
-                    });
-                }
+                other => all.then(unlike(name, site, other)),
             }
         }
     }
@@ -105,6 +98,36 @@ pub fn compare(want: &Sites, got: &Sites, forwards: &[Range<usize>]) -> Comparis
 /// Compares every site of `want` with `got` over `count` rows, whatever forwards they ran in.
 pub fn compare_rows(want: &Sites, got: &Sites, count: usize) -> Comparison {
     compare(want, got, std::slice::from_ref(&(0..count)))
+}
+
+/// Compares what two runs carry on after their last forwards.
+pub fn compare_states(want: &Sites, got: &Sites) -> Comparison {
+    let mut all = Comparison::default();
+    let mut names: Vec<&String> = want.keys().filter(|name| is_state(name)).collect();
+    names.sort_by_key(|name| split(name));
+    for name in names {
+        let site = &want[name];
+        match got.get(name) {
+            Some(other) if other.shape == site.shape && other.dtype == site.dtype => {
+                let mut one = rows(name, site, other, 0..site.shape[0]);
+                if let Some(first) = &mut one.first {
+                    let part = first.position.take().unwrap_or(0);
+                    first.text = format!("part {part} of what the last forward left");
+                }
+                all.then(one);
+            }
+            other => all.then(unlike(name, site, other)),
+        }
+    }
+    all
+}
+
+/// A site that is missing or of another shape or dtype.
+fn unlike(name: &str, want: &Bits, got: Option<&Bits>) -> Comparison {
+    let shape = got.map(|o| (&o.shape, o.dtype));
+    let text = format!("want {:?} {:?}, got {shape:?}", want.shape, want.dtype);
+    let first = Some(Divergence { text, ..at(name, None) });
+    Comparison { differing: 1, first, ..Comparison::default() }
 }
 
 /// Compares the rows of one forward at one site.

@@ -6,11 +6,11 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use samebits::checkpoint::Checkpoint;
+use samebits::checkpoint::{Checkpoint, CheckpointError, Family};
 use samebits::contract::{Dtype, Order};
 use samebits::cpu::{Cpu, CpuMem, Kernels};
 use samebits::model::Model;
-use samebits_fixtures::{Spec, paths, synthetic};
+use samebits_fixtures::{HybridSpec, Spec, paths, synthetic, synthetic_hybrid};
 use samebits_oracle as oracle;
 use tempfile::TempDir;
 
@@ -40,14 +40,14 @@ type Store<K, T> = Mutex<HashMap<K, Once<T>>>;
 pub struct Context {
     /// Seed of all inputs.
     pub seed: u64,
-    /// A checkpoint that replaces the embedded one.
-    pub model: Option<PathBuf>,
+    /// A checkpoint that replaces the embedded one of its family.
+    pub model: Option<(PathBuf, Family)>,
     /// The limits.
     pub limits: Limits,
     /// The `gates` binary, for fresh processes.
     pub child: PathBuf,
     folders: Store<String, Folder>,
-    models: Store<(String, &'static str), Model<CpuMem>>,
+    models: Store<(String, &'static str, &'static str), Model<CpuMem>>,
     references: Store<String, oracle::Model>,
 }
 
@@ -61,7 +61,11 @@ impl Context {
     ///
     /// # Errors
     /// A limits file that cannot be used.
-    pub fn new(seed: u64, model: Option<PathBuf>, child: PathBuf) -> Result<Self, LimitError> {
+    pub fn new(
+        seed: u64,
+        model: Option<(PathBuf, Family)>,
+        child: PathBuf,
+    ) -> Result<Self, LimitError> {
         Ok(Self {
             seed,
             model,
@@ -79,17 +83,44 @@ impl Context {
     /// A checkpoint that cannot be built.
     pub fn folder(&self, source: &Source) -> Result<Arc<Folder>, CheckError> {
         let spec = match source {
-            Source::Embedded => {
-                let path = self.model.clone().unwrap_or_else(paths::tiny_qwen3);
-                return Ok(Arc::new(Folder { path, _keep: None }));
+            Source::Embedded => return Ok(self.replaced(Family::Qwen3, paths::tiny_qwen3)),
+            Source::EmbeddedHybrid => {
+                return Ok(self.replaced(Family::Qwen3_5, paths::tiny_qwen3_5));
             }
             Source::Narrow(name) => {
                 return Ok(Arc::new(Folder { path: paths::narrow(name), _keep: None }));
             }
+            Source::Named(name) if HybridSpec::names().contains(&name.as_str()) => {
+                return self.synthetic_hybrid(&HybridSpec::named(name)?, SYNTHETIC_SEED);
+            }
+            Source::Hybrid(spec) => return self.synthetic_hybrid(spec, SYNTHETIC_SEED),
             Source::Named(name) => Spec::named(name)?,
             Source::Spec(spec) => spec.clone(),
         };
         self.synthetic(&spec, SYNTHETIC_SEED)
+    }
+
+    /// The given checkpoint where there is one of the family, else the embedded one.
+    fn replaced(&self, family: Family, embedded: impl FnOnce() -> PathBuf) -> Arc<Folder> {
+        let given = self.model.as_ref().filter(|(_, of)| *of == family);
+        let path = given.map_or_else(embedded, |(path, _)| path.clone());
+        Arc::new(Folder { path, _keep: None })
+    }
+
+    /// The folder of a synthetic hybrid.
+    ///
+    /// # Errors
+    /// A checkpoint that cannot be written.
+    pub fn synthetic_hybrid(
+        &self,
+        spec: &HybridSpec,
+        seed: u64,
+    ) -> Result<Arc<Folder>, CheckError> {
+        once(&self.folders, format!("{spec:?} {seed}"), || {
+            let keep = tempfile::tempdir().map_err(CheckError::io(&std::env::temp_dir()))?;
+            synthetic_hybrid(spec, seed, keep.path())?;
+            Ok(Folder { path: keep.path().to_path_buf(), _keep: Some(keep) })
+        })
     }
 
     /// The folder of a synthetic checkpoint.
@@ -104,16 +135,33 @@ impl Context {
         })
     }
 
-    /// A checkpoint on the CPU.
+    /// A checkpoint on the CPU, for runs in the default order.
     ///
     /// # Errors
     /// What admission or the files answered.
     pub fn load(&self, folder: &Path, dtype: Dtype) -> Result<Arc<Model<CpuMem>>, CheckError> {
-        once(&self.models, (folder.display().to_string(), dtype.name()), || {
+        self.load_for(folder, dtype, Order::Invariant)
+    }
+
+    /// A checkpoint on the CPU, for runs in `order`: of a gated delta net some weights follow it.
+    ///
+    /// # Errors
+    /// What admission or the files answered.
+    pub fn load_for(
+        &self,
+        folder: &Path,
+        dtype: Dtype,
+        order: Order,
+    ) -> Result<Arc<Model<CpuMem>>, CheckError> {
+        // A dense model is the same in every order, and held once.
+        let hybrid = || family(folder).is_ok_and(|family| family == Family::Qwen3_5);
+        let order = if order != Order::Invariant && hybrid() { order } else { Order::Invariant };
+        let key = (folder.display().to_string(), dtype.name(), order.name());
+        once(&self.models, key, || {
             let checkpoint = Checkpoint::open_as(folder, Some(dtype))?;
             // Weights are laid out by dtype alone, so that every kernel table reads the same copy.
-            let mut cpu = Cpu::new(Kernels::best(), Order::Invariant);
-            Ok(Model::load(&mut cpu, &checkpoint, Order::Invariant)?)
+            let mut cpu = Cpu::new(Kernels::best(), order);
+            Ok(Model::load(&mut cpu, &checkpoint, order)?)
         })
     }
 
@@ -124,6 +172,14 @@ impl Context {
     pub fn reference(&self, folder: &Path) -> Result<Arc<oracle::Model>, CheckError> {
         once(&self.references, folder.display().to_string(), || Ok(oracle::Model::load(folder)?))
     }
+}
+
+/// The family of a checkpoint.
+///
+/// # Errors
+/// What admission answered.
+pub fn family(folder: &Path) -> Result<Family, CheckpointError> {
+    Ok(Checkpoint::open(folder)?.config().family)
 }
 
 /// Seed of synthetic checkpoints; inputs have the run's own.

@@ -16,7 +16,7 @@ use samebits_reports::PathProof;
 use crate::checks::CheckError;
 use crate::decor::{Counted, Seam};
 use crate::manifest::Plant;
-use crate::sites::{Bits, Dims, Sites, op_of, rank};
+use crate::sites::{Bits, Dims, Sites, is_state, op_of, rank};
 
 /// How a run is made.
 #[derive(Clone)]
@@ -74,6 +74,8 @@ impl Setup {
 pub struct Traces {
     /// Taps, one set a sequence.
     pub sequences: Vec<Sites>,
+    /// What the last forward left in each gated delta net, one set a sequence.
+    pub states: Vec<Sites>,
     /// Argmax of every row, `[batch, rows]`.
     pub argmax: Vec<u32>,
     /// What the backend was really asked to do.
@@ -135,10 +137,11 @@ fn traced(
     };
     let sequences = (0..batch).map(|b| sequence(&taps, model, [batch, b, prompts[b].len()]));
     let sequences = sequences.collect();
+    let states = (0..batch).map(|b| carried(&taps, model, [batch, b])).collect();
     let counts = counts.lock().expect("the run is over");
     let backend = (setup.kernels.name, setup.order);
     let proof = counts.proof(&setup.label, backend, model.dtype, model.bytes_read);
-    Ok(Traces { sequences, argmax: logits.argmax, proof, hits })
+    Ok(Traces { sequences, states, argmax: logits.argmax, proof, hits })
 }
 
 /// The sites of one sequence, each in its own shape: the engine's taps may join rows and heads.
@@ -147,6 +150,24 @@ pub fn sequence(
     model: &Model<CpuMem>,
     [batch, b, len]: [usize; 3],
 ) -> Sites {
+    shaped(taps, model, [batch, b, len], |name| rank(name).is_some())
+}
+
+/// What a sequence carries on in its gated delta nets, each in its own shape.
+pub fn carried(
+    taps: &BTreeMap<String, Tap>,
+    model: &Model<CpuMem>,
+    [batch, b]: [usize; 2],
+) -> Sites {
+    shaped(taps, model, [batch, b, 0], is_state)
+}
+
+fn shaped(
+    taps: &BTreeMap<String, Tap>,
+    model: &Model<CpuMem>,
+    [batch, b, len]: [usize; 3],
+    wanted: impl Fn(&str) -> bool,
+) -> Sites {
     let dims = Dims::of_shape(&model.shape);
     let shaped = |(name, tap): (&String, &Tap)| {
         let mut bits = Bits::of_tap(tap);
@@ -154,14 +175,14 @@ pub fn sequence(
         bits.bits = bits.bits[b * each..][..each].to_vec();
         (name.clone(), bits.reshaped(&dims.shape(op_of(name), len, len)))
     };
-    taps.iter().filter(|(name, _)| rank(name).is_some()).map(shaped).collect()
+    taps.iter().filter(|(name, _)| wanted(name)).map(shaped).collect()
 }
 
 fn plan(setup: &Setup) -> Plan {
     Plan { pieces: setup.pieces.clone(), chunk: setup.chunk, rotary: setup.rotary.clone() }
 }
 
-/// The tables that a run uses, as sites: `[positions, head_dim / 2]` in the run's dtype.
+/// The tables that a run uses, as sites: `[positions, rotary / 2]` in the run's dtype.
 pub fn rotary_sites(model: &Model<CpuMem>, setup: &Setup, positions: usize) -> Sites {
     let shape = &model.shape;
     let own = || RotaryTables::new(shape.theta, shape.rotary_dim, positions);

@@ -6,11 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Instant;
 
 use samebits::contract::Order;
-use samebits_defects::Defect;
-use samebits_reports::{Cell, Killed, Matrix, Outcome as Fate, Score};
+use samebits_defects::{Defect, Fault};
+use samebits_reports::{Cell, Killed, Matrix, Outcome as Fate, Run, Score};
+use serde::{Deserialize, Serialize};
 
 use crate::checks::{CheckError, Measure, prepare};
 use crate::context::Context;
@@ -24,6 +24,18 @@ pub fn tolerant(check: &Check) -> bool {
             | Check::Rounded { .. }
             | Check::Ideal { .. }
             | Check::Poison { .. }
+    ) || watches(check)
+}
+
+/// Whether a gate watches what the host keeps: sampling, reads and the heap.
+fn watches(check: &Check) -> bool {
+    matches!(
+        check,
+        Check::Draws
+            | Check::Distribution
+            | Check::LoopDraws { .. }
+            | Check::Allocator { .. }
+            | Check::HostSync { .. }
     )
 }
 
@@ -42,15 +54,22 @@ pub fn carries(check: &Check) -> bool {
         Check::Poison { .. } => true,
         Check::Ideal { model, .. } => matches!(model, Source::Narrow(_)),
         Check::Determinism { .. } => true,
-        _ => false,
+        // A leak of a block each few steps shows in a short run as in a long one.
+        Check::Allocator { steps, .. } => *steps <= 32,
+        check => watches(check),
     }
 }
 
 /// What one gate says of one defect.
-fn cell(measure: &mut Measure<'_>, limit: f64, defect: &Defect) -> Cell {
-    let plant = Plant::Defect(defect.id.clone());
+fn cell(measure: &mut Measure<'_>, limit: f64, defect: &Defect) -> Option<Cell> {
+    let plant = match &defect.fault {
+        Fault::Host { what } => Plant::Material(what.clone()),
+        _ => Plant::Defect(defect.id.clone()),
+    };
     let said = catch_unwind(AssertUnwindSafe(|| measure(Some(&plant))));
-    match said {
+    Some(match said {
+        // A gate of another part of the host has no place for the fault.
+        Ok(Err(CheckError::NoPlace { .. })) => return None,
         Err(_) => Cell::crash(),
         Ok(Err(_)) => Cell::unviable(),
         Ok(Ok(outcome)) if outcome.hits == Some(0) => Cell::not_reached(),
@@ -60,12 +79,19 @@ fn cell(measure: &mut Measure<'_>, limit: f64, defect: &Defect) -> Cell {
                 Some(layer) => format!("layers.{layer}.{}", first.op),
                 None => first.op,
             });
-            Cell::measured(red, outcome.statistic, outcome.measured / limit.max(1.0), op)
+            Cell::measured(red, outcome.statistic, margin(outcome.measured, limit), op)
         }
-    }
+    })
+}
+
+/// How far beyond its limit a measurement is; the count where no difference is allowed.
+fn margin(measured: f64, limit: f64) -> f64 {
+    if limit > 0.0 { measured / limit } else { measured }
 }
 
 /// One gate's column.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Column {
     /// The gate.
     pub gate: String,
@@ -108,10 +134,13 @@ pub fn measured(
     let mut cells = BTreeMap::new();
     // Fresh processes are dear: they are asked about what only they can see.
     let dear = matches!(gate.check, Check::Determinism { .. });
+    let host = watches(&gate.check);
     for defect in defects {
+        let of_host = matches!(defect.fault, Fault::Host { .. });
         let asked = !dear || defect.gates.iter().any(|kind| kind == gate.kind.name());
-        if green && asked {
-            cells.insert(defect.id.clone(), cell(measure, limit, defect));
+        if green && asked && host == of_host {
+            let cell = cell(measure, limit, defect);
+            cells.extend(cell.map(|cell| (defect.id.clone(), cell)));
         }
     }
     let (id, kind) = (gate.id.clone(), gate.kind.name().to_owned());
@@ -143,26 +172,26 @@ fn fate(defect: &Defect, columns: &[Column], counts: impl Fn(&Column) -> bool) -
 }
 
 /// The matrix of all columns.
-pub fn matrix(defects: &[&Defect], columns: Vec<Column>, wall: Instant) -> Matrix {
+pub fn matrix(defects: &[&Defect], columns: &[Column], (run, seed): (Run, u64)) -> Matrix {
     let faults = || defects.iter().filter(|d| d.class > 0);
     let score = |counts: &dyn Fn(&Column) -> bool, of: &dyn Fn(&Defect) -> bool| {
         let mut score = Score::default();
         for defect in faults().filter(|d| of(d)) {
-            score.count(&fate(defect, &columns, counts));
+            score.count(&fate(defect, columns, counts));
         }
         score
     };
     let all = |_: &Column| true;
     let tolerance = |c: &Column| c.tolerant;
     let within = |d: &Defect| !d.beyond_tolerance;
-    let mut matrix = Matrix::new(wall.elapsed().as_secs_f64());
+    let mut matrix = Matrix::new(run, seed);
     matrix.all = score(&all, &|_| true);
     matrix.tolerance = score(&tolerance, &within);
     matrix.held_out = score(&tolerance, &|d| within(d) && d.held_out());
     matrix.designed = score(&tolerance, &|d| within(d) && !d.held_out());
     for defect in defects {
-        let judged = fate(defect, &columns, tolerance);
-        let any = fate(defect, &columns, all);
+        let judged = fate(defect, columns, tolerance);
+        let any = fate(defect, columns, all);
         if defect.is_legal() {
             matrix.legal += 1;
             matrix

@@ -19,6 +19,7 @@ pub mod limits;
 pub mod localize;
 pub mod manifest;
 pub mod probe;
+pub mod ruler;
 pub mod runner;
 pub mod selftest;
 pub mod sites;

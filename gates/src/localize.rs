@@ -1,13 +1,54 @@
 //! Where two traces part: the first op in the order of execution, and the smallest place in it.
 //!
-//! Absent: judgement of which side is right, and the replay of the op. The invariants: what
-//! does not differ is refused, and an op whose own inputs differ, or are not in both traces, is
-//! never called the culprit.
+//! Here: bits against bits. [`forced`] judges each op of a trace on the trace's own inputs, which
+//! tells a fault from another legal order of summation, and [`gate`] starts from a red gate. The
+//! invariants: what does not differ is refused, and an op whose own inputs differ, or are not in
+//! both traces, is never called the culprit.
+
+pub mod forced;
+pub mod gate;
 
 use thiserror::Error;
 
 use crate::compare::in_order;
 use crate::sites::{Bits, Sites, keyed, op_of, split, ulps};
+
+/// An element, found as a reader would look for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Spot {
+    /// Which sequence.
+    pub batch: usize,
+    /// Row of the sequence.
+    pub position: usize,
+    /// Its head, where the site has heads.
+    pub head: Option<usize>,
+    /// Its place within the row, or within the head.
+    pub element: usize,
+}
+
+impl Spot {
+    /// The spot of element `i` of a site: `[rows, width]`, `[rows, heads, width]` or `[heads, rows,
+    /// keys]`, each perhaps with a batch before.
+    pub fn of(site: &str, shape: &[usize], i: usize) -> Self {
+        let (headed, n) = (headed(site) || keyed(site), shape.len());
+        let last = shape.last().copied().unwrap_or(1).max(1);
+        let axis = |back: usize| if n > back { shape[n - 1 - back].max(1) } else { 1 };
+        let (at, element) = (i / last, i % last);
+        if headed && n > 2 {
+            let (inner, outer) = (at % axis(1), at / axis(1) % axis(2));
+            let (position, head) = if keyed(site) { (inner, outer) } else { (outer, inner) };
+            return Self { batch: at / axis(1) / axis(2), position, head: Some(head), element };
+        }
+        Self { batch: at / axis(1), position: at % axis(1), head: None, element }
+    }
+}
+
+/// Whether a site is `[rows, heads, width]`.
+fn headed(site: &str) -> bool {
+    let attention = ["q_norm", "k_norm", "q_rope", "k_rope", "k_cache", "v_cache"];
+    let delta = ["in_proj_z", "q_l2", "k_l2", "core", "gdn_norm"];
+    attention.contains(&op_of(site)) || delta.contains(&op_of(site))
+}
 
 /// Where two traces part.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,12 +57,8 @@ pub struct Found {
     pub site: String,
     /// Elements that differ there, and all of them.
     pub differing: (u64, u64),
-    /// Row of the first that differs.
-    pub position: usize,
-    /// Its head, where the site has heads.
-    pub head: Option<usize>,
-    /// Its place within the row, or within the head.
-    pub element: usize,
+    /// The first that differs.
+    pub spot: Spot,
     /// Its distance; none beside a NaN.
     pub ulps: Option<u64>,
     /// Sites that the op reads.
@@ -56,40 +93,62 @@ pub enum LocalizeError {
     Flaky(String),
 }
 
-/// The sites that an op reads.
-pub fn inputs(site: &str) -> Vec<String> {
+/// The sites that an op reads, in a run that wrote `sites`: they tell which kind of layer it is in.
+pub fn inputs(site: &str, sites: &Sites) -> Vec<String> {
     let Some((layer, op)) = split(site) else {
         return match site {
+            "norm" => stream_after(sites),
             "lm_head" => vec!["norm".to_owned()],
             _ => Vec::new(),
         };
     };
     let own = |op: &str| format!("layers.{layer}.{op}");
+    let all = |ops: &[&str]| ops.iter().map(|op| own(op)).collect();
     let stream = || match layer {
         0 => "embed_tokens".to_owned(),
         _ => format!("layers.{}.mlp_residual", layer - 1),
     };
+    let wrote = |op: &str| sites.contains_key(&own(op));
     match op {
         "input_layernorm" => vec![stream()],
-        "q_proj" | "k_proj" | "v_proj" => vec![own("input_layernorm")],
-        "q_norm" => vec![own("q_proj")],
-        "k_norm" => vec![own("k_proj")],
-        "q_rope" => vec![own("q_norm")],
-        "k_rope" => vec![own("k_norm")],
-        "k_cache" => vec![own("k_rope")],
-        "v_cache" => vec![own("v_proj")],
-        "scores" => vec![own("q_rope"), own("k_cache")],
-        "probs" => vec![own("scores")],
-        "mix" => vec![own("probs"), own("v_cache")],
-        "o_proj" => vec![own("mix")],
+        "q_proj" | "k_proj" | "v_proj" | "in_proj_qkv" | "in_proj_z" | "in_proj_b"
+        | "in_proj_a" => all(&["input_layernorm"]),
+        "q_norm" | "q_gate" => all(&["q_proj"]),
+        "k_norm" => all(&["k_proj"]),
+        "q_rope" => all(&["q_norm"]),
+        "k_rope" => all(&["k_norm"]),
+        "k_cache" => all(&["k_rope"]),
+        "v_cache" => all(&["v_proj"]),
+        "scores" => all(&["q_rope", "k_cache"]),
+        "probs" => all(&["scores"]),
+        "mix" => all(&["probs", "v_cache"]),
+        "gate_sigmoid" => all(&["q_gate"]),
+        "mix_gated" => all(&["mix", "gate_sigmoid"]),
+        "o_proj" if wrote("gate_sigmoid") || wrote("mix_gated") => all(&["mix_gated"]),
+        "o_proj" => all(&["mix"]),
+        "conv" => all(&["in_proj_qkv"]),
+        "conv_silu" => all(&["conv"]),
+        "beta" => all(&["in_proj_b"]),
+        "g" => all(&["in_proj_a"]),
+        "q_l2" | "k_l2" => all(&["conv_silu"]),
+        "core" => all(&["q_l2", "k_l2", "conv_silu", "beta", "g"]),
+        "gdn_norm" => all(&["core", "in_proj_z"]),
+        "out_proj" => all(&["gdn_norm"]),
+        "attn_residual" if wrote("out_proj") => vec![stream(), own("out_proj")],
         "attn_residual" => vec![stream(), own("o_proj")],
-        "post_attention_layernorm" => vec![own("attn_residual")],
-        "gate_proj" | "up_proj" => vec![own("post_attention_layernorm")],
-        "silu" => vec![own("gate_proj")],
-        "mul" => vec![own("silu"), own("up_proj")],
-        "down_proj" => vec![own("mul")],
-        _ => vec![own("attn_residual"), own("down_proj")],
+        "post_attention_layernorm" => all(&["attn_residual"]),
+        "gate_proj" | "up_proj" => all(&["post_attention_layernorm"]),
+        "silu" => all(&["gate_proj"]),
+        "mul" => all(&["silu", "up_proj"]),
+        "down_proj" => all(&["mul"]),
+        _ => all(&["attn_residual", "down_proj"]),
     }
+}
+
+/// The residual stream after the last layer of which there is any site.
+fn stream_after(sites: &Sites) -> Vec<String> {
+    let last = sites.keys().filter_map(|site| Some(split(site)?.0)).max();
+    last.map(|layer| format!("layers.{layer}.mlp_residual")).into_iter().collect()
 }
 
 /// The first site at which `got` departs from `want`.
@@ -111,6 +170,7 @@ pub fn localize(want: &Sites, got: &Sites) -> Result<Found, LocalizeError> {
         }
         if a.bits != b.bits {
             let mut found = place(name, a, b);
+            found.inputs = inputs(name, want);
             let missing = |site: &&String| !(want.contains_key(*site) && got.contains_key(*site));
             found.unknown = found.inputs.iter().filter(missing).cloned().collect();
             return Ok(found);
@@ -132,56 +192,44 @@ pub fn steady(one: &Sites, again: &Sites) -> Result<(), LocalizeError> {
 }
 
 fn place(site: &str, a: &Bits, b: &Bits) -> Found {
-    let differs = |i: &usize| a.bits[*i] != b.bits[*i];
     let n = a.bits.len();
-    let (position, head, element) = (0..n)
-        .filter(differs)
-        .map(|i| spot(site, a, i))
-        .min()
-        .expect("the caller saw a difference");
-    let differing = (0..n).filter(differs).count() as u64;
-    let first = (0..n).filter(differs).find(|i| spot(site, a, *i) == (position, head, element));
-    let first = first.expect("the spot came from one of these");
+    let differing: Vec<usize> = (0..n).filter(|i| a.bits[*i] != b.bits[*i]).collect();
+    let first = differing.iter().map(|i| (Spot::of(site, &a.shape, *i), *i)).min();
+    let (spot, first) = first.expect("the caller saw a difference");
     Found {
         site: site.to_owned(),
-        differing: (differing, n as u64),
-        position,
-        head,
-        element,
+        differing: (differing.len() as u64, n as u64),
+        spot,
         ulps: ulps(a.dtype, a.bits[first], b.bits[first]),
-        inputs: inputs(site),
+        inputs: Vec::new(),
         unknown: Vec::new(),
     }
 }
 
-/// Position, head and element of a flat index.
-fn spot(site: &str, bits: &Bits, i: usize) -> (usize, Option<usize>, usize) {
-    let last = bits.shape.last().copied().unwrap_or(1).max(1);
-    match bits.shape[..] {
-        [_, rows, _] if keyed(site) => (i / last % rows, Some(i / last / rows), i % last),
-        [_, heads, _] => (i / last / heads, Some(i / last % heads), i % last),
-        _ => (i / last, None, i % last),
-    }
+/// The words for a spot.
+fn words(spot: &Spot) -> String {
+    let Spot { batch, position, head, element } = spot;
+    let head = head.map_or_else(String::new, |head| format!(", head {head}"));
+    format!("batch {batch}, position {position}{head}, element {element}")
 }
 
 /// One sentence for each thing found.
 pub fn sentences(found: &Found) -> String {
-    let Found { site, differing: (n, of), position, element, .. } = found;
-    let head = found.head.map_or_else(String::new, |head| format!(", head {head}"));
+    let Found { site, differing: (n, of), spot, .. } = found;
     let far = found.ulps.map_or_else(|| "NaN".to_owned(), |ulps| format!("{ulps} ulps"));
     let inputs = found.inputs.join(", ");
-    let cause = match (op_of(site), found.unknown.as_slice()) {
-        (_, []) if found.inputs.is_empty() => {
+    let cause = match found.unknown.as_slice() {
+        [] if found.inputs.is_empty() => {
             "it reads ids and weights only: one of them already differs, or the op does".to_owned()
         }
-        (_, []) => format!("its inputs ({inputs}) are equal: the op itself departs"),
-        (_, unknown) => {
+        [] => format!("its inputs ({inputs}) are equal: the op itself departs"),
+        unknown => {
             format!("its inputs may already differ: {} is not in both traces", unknown.join(", "))
         }
     };
+    let place = words(spot);
     format!(
-        "first difference: {site}\nplace: position {position}{head}, element {element}, {far}; \
-         {n} of {of} elements differ\n{cause}\n"
+        "first difference: {site}\nplace: {place}, {far}; {n} of {of} elements differ\n{cause}\n"
     )
 }
 
@@ -216,12 +264,30 @@ mod tests {
             bits
         });
         let found = localize(&want, &got).expect("they differ");
-        assert_eq!((found.site.as_str(), found.position), ("layers.0.scores", 0));
-        assert_eq!((found.head, found.element, found.ulps), (Some(1), 1, Some(2)));
+        assert_eq!((found.site.as_str(), found.ulps), ("layers.0.scores", Some(2)));
+        let spot = Spot { batch: 0, position: 0, head: Some(1), element: 1 };
+        assert_eq!(found.spot, spot);
         assert!(found.unknown.is_empty() && sentences(&found).contains("the op itself"));
         got.remove("layers.0.k_cache");
         let found = localize(&want, &got).expect("they differ");
         assert!(sentences(&found).contains("may already differ: layers.0.k_cache"));
+    }
+
+    #[test]
+    fn the_place_is_found_in_every_layout() {
+        for (site, shape, i, want) in [
+            ("norm", vec![3, 4], 7, (0, 1, None, 3)),
+            ("norm", vec![2, 3, 4], 19, (1, 1, None, 3)),
+            ("layers.0.q_norm", vec![3, 2, 4], 13, (0, 1, Some(1), 1)),
+            ("layers.0.q_norm", vec![3, 8], 13, (0, 1, None, 5)),
+            ("layers.0.v_cache", vec![2, 3, 2, 4], 24 + 13, (1, 1, Some(1), 1)),
+            ("layers.0.scores", vec![2, 3, 5], 15 + 7, (0, 1, Some(1), 2)),
+            ("layers.0.probs", vec![2, 2, 3, 5], 30 + 7, (1, 1, Some(0), 2)),
+        ] {
+            let (batch, position, head, element) = want;
+            let want = Spot { batch, position, head, element };
+            assert_eq!(Spot::of(site, &shape, i), want, "{site} {shape:?} {i}");
+        }
     }
 
     #[test]

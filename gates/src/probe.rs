@@ -6,34 +6,37 @@
 
 mod measure;
 
-pub use measure::SiteResidual;
+pub use measure::{Known, SiteResidual};
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
 
 use samebits::contract::{Dtype, Order};
 use samebits::cpu::{Cpu, CpuMem, Kernels};
-use samebits::model::{DEFAULT_CHUNK, Kept, Limits, Model, State, Step, feed, forward};
+use samebits::model::{Carried, DEFAULT_CHUNK, Kept, Limits, Model, State, Step, feed, forward};
 use samebits::op::Backend;
 use samebits::tensor::Tensor;
 use samebits::trace::{Tap, Traced};
 use samebits_defects::{Defect, Defective};
-use samebits_fixtures::{Spec, container, prompt_ids, synthetic};
+use samebits_fixtures::{container, paths, prompt_ids, synthetic, synthetic_hybrid};
 use samebits_oracle::ops::Tables;
 use samebits_oracle::{self as oracle, Arithmetic, Rounded};
 use serde::Deserialize;
 use tempfile::TempDir;
 
 use crate::checks::CheckError;
-use crate::context::Context;
 use crate::forced::Past;
+use crate::manifest::Source;
+use crate::ruler::Ruler;
 use crate::sites::{Bits, Dims, Sites, op_of, oracle_dtype, rank};
 
 /// A designed run.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Probe {
-    /// The checkpoint's shape.
-    pub spec: Spec,
+    /// The checkpoint; trained ones have scores and states that drawn weights never make.
+    pub model: Source,
     /// The run's dtype.
     pub dtype: Dtype,
     /// The residual stream is scaled by 2 to this.
@@ -45,6 +48,10 @@ pub struct Probe {
     /// Weights of `gate_proj` are scaled by 2 to this.
     #[serde(default)]
     pub heat: i32,
+    /// Weights of `q_proj`, `k_proj` and `in_proj_qkv` are scaled by 2 to this: queries and keys
+    /// before their norms.
+    #[serde(default)]
+    pub length: i32,
     /// Positions in the cache before the first row.
     #[serde(default)]
     pub past: usize,
@@ -83,30 +90,58 @@ pub struct Ran {
     pub hits: u64,
 }
 
-/// The group of ops whose errors follow one law.
-pub fn family(op: &str) -> &'static str {
-    match op {
-        "input_layernorm" | "post_attention_layernorm" | "norm" | "q_norm" | "k_norm" => "norm",
-        "q_rope" | "k_rope" => "rope",
-        "scores" => "scores",
-        "probs" => "probs",
-        "mix" => "mix",
-        "silu" => "silu",
-        "embed_tokens" | "k_cache" | "v_cache" | "attn_residual" | "mlp_residual" | "mul" => {
-            "exact"
-        }
-        _ => "linear",
-    }
-}
-
 /// Elements of the probes' taps that are scaled, by the end of a tensor's name.
 fn scaled(probe: &Probe, name: &str) -> i32 {
     match name.trim_end_matches(".weight").rsplit('.').next() {
-        Some("embed_tokens" | "o_proj" | "down_proj") => probe.amplitude,
+        Some("embed_tokens" | "o_proj" | "out_proj" | "down_proj") => probe.amplitude,
+        Some("q_proj" | "k_proj" | "in_proj_qkv") => probe.length,
         Some("q_norm") => probe.sharpness,
         Some("gate_proj") => probe.heat,
         _ => 0,
     }
+}
+
+/// Writes the probe's checkpoint into an empty folder.
+fn checkpoint_in(folder: &Path, probe: &Probe, seed: u64) -> Result<(), CheckError> {
+    let from = match &probe.model {
+        Source::Spec(spec) => return drawn(folder, probe, || synthetic(spec, seed, folder)),
+        Source::Hybrid(spec) => {
+            return drawn(folder, probe, || synthetic_hybrid(spec, seed, folder));
+        }
+        Source::Named(name) => return Err(CheckError::missing(name, "the shapes of probes")),
+        Source::Embedded => paths::tiny_qwen3(),
+        Source::EmbeddedHybrid => paths::tiny_qwen3_5(),
+        Source::Narrow(name) => paths::narrow(name),
+    };
+    for entry in fs::read_dir(&from).map_err(CheckError::io(&from))? {
+        let path = entry.map_err(CheckError::io(&from))?.path();
+        let name = path.file_name().unwrap_or_default();
+        fs::copy(&path, folder.join(name)).map_err(CheckError::io(&path))?;
+    }
+    Ok(())
+}
+
+/// A drawn checkpoint, with the scales of the probe.
+fn drawn(
+    folder: &Path,
+    probe: &Probe,
+    draw: impl FnOnce() -> Result<(), samebits_fixtures::Error>,
+) -> Result<(), CheckError> {
+    draw()?;
+    container::edit_tensors(&folder.join("model.safetensors"), |container| {
+        for entry in &mut container.entries {
+            let scale = scaled(probe, &entry.name);
+            if scale == 0 {
+                continue;
+            }
+            for element in entry.bytes.chunks_exact_mut(2) {
+                let bits = u16::from_le_bytes([element[0], element[1]]);
+                let value = half::bf16::from_bits(bits).to_f32() * 2f32.powi(scale);
+                element.copy_from_slice(&half::bf16::from_f32(value).to_bits().to_le_bytes());
+            }
+        }
+    })?;
+    Ok(())
 }
 
 impl Stage {
@@ -116,17 +151,7 @@ impl Stage {
     /// A checkpoint that cannot be written or read.
     pub fn new(probe: &Probe, seed: u64) -> Result<Self, CheckError> {
         let folder = tempfile::tempdir().map_err(CheckError::io(&std::env::temp_dir()))?;
-        synthetic(&probe.spec, seed, folder.path())?;
-        container::edit_tensors(&folder.path().join("model.safetensors"), |container| {
-            for entry in &mut container.entries {
-                let factor = 2f32.powi(scaled(probe, &entry.name));
-                for element in entry.bytes.chunks_exact_mut(2) {
-                    let bits = u16::from_le_bytes([element[0], element[1]]);
-                    let value = half::bf16::from_bits(bits).to_f32() * factor;
-                    element.copy_from_slice(&half::bf16::from_f32(value).to_bits().to_le_bytes());
-                }
-            }
-        })?;
+        checkpoint_in(folder.path(), probe, seed)?;
         let checkpoint =
             samebits::checkpoint::Checkpoint::open_as(folder.path(), Some(probe.dtype))?;
         let mut cpu = Cpu::new(Kernels::best(), Order::Invariant);
@@ -135,7 +160,7 @@ impl Stage {
         let rounded = Rounded { dtype: oracle_dtype(probe.dtype) };
         let config = reference.config();
         let positions = probe.past + probe.pieces.iter().sum::<usize>();
-        let tables = rounded.rotary(config.theta, config.head_dim, positions);
+        let tables = rounded.rotary(config.theta, config.rotary_dim, positions);
         Ok(Self { probe: probe.clone(), model, reference, tables, _folder: folder })
     }
 
@@ -150,13 +175,13 @@ impl Stage {
         let keys = self.probe.past + rows;
         let all = self.probe.ops.is_empty();
         let judged = |op: &str| all || self.probe.ops.iter().any(|o| o == op);
-        let layer = crate::sites::LAYER_OPS.iter().filter(|op| judged(op));
-        let layer: usize = layer.map(|op| dims.width(op, keys)).sum();
+        let layers = crate::sites::LAYER_OPS.iter().filter(|op| judged(op));
+        let layers: usize = layers.map(|op| dims.layers_with(op) * dims.width(op, keys)).sum();
         let around = ["embed_tokens", "norm"].iter().filter(|op| judged(op));
         let around: usize = around.map(|op| dims.width(op, keys)).sum();
         let head = if judged("lm_head") { dims.vocab } else { 0 };
         let kept = self.kept() * (head + usize::from(judged("argmax")));
-        (self.probe.batch * (rows * (dims.layers * layer + around) + kept)) as u64
+        (self.probe.batch * (rows * (layers + around) + kept)) as u64
     }
 
     /// Rows of a sequence that have logits.
@@ -218,6 +243,11 @@ impl Stage {
         }
         for layer in 0..dims.layers {
             for (i, sequence) in all.iter_mut().enumerate() {
+                if matches!(state.carried[layer], Carried::Gdn(_)) {
+                    sequence.keys.push(Vec::new());
+                    sequence.values.push(Vec::new());
+                    continue; // Its state starts from nothing.
+                }
                 for keys in [true, false] {
                     let stream = (layer * self.probe.batch + i) * 2 + usize::from(keys);
                     let drawn = bell(seed, stream as u64, past * kv * dim);
@@ -255,16 +285,15 @@ impl Stage {
         taps.iter().filter(|(name, _)| rank(name).is_some()).map(shaped).collect()
     }
 
+    /// What the run's sites are measured with.
+    pub fn ruler(&self) -> Ruler {
+        let (dims, past, rows) = (self.dims(), self.probe.past, self.rows());
+        Ruler { dtype: self.probe.dtype, dims, past, rows }
+    }
+
     /// Terms of an op's sums: what decides its size class.
     pub fn terms(&self, op: &str) -> usize {
-        let d = self.dims();
-        match op {
-            "q_norm" | "k_norm" | "scores" => d.head_dim,
-            "probs" | "mix" => self.probe.past + self.rows(),
-            "o_proj" => d.heads * d.head_dim,
-            "down_proj" => d.intermediate,
-            _ => d.hidden,
-        }
+        self.ruler().terms(op)
     }
 
     /// The dtype of the run.
@@ -275,30 +304,6 @@ impl Stage {
 
 /// The seed of a probe's checkpoint.
 pub const MODEL_SEED: u64 = 1;
-
-/// The units in which a run of `ctx` judges bf16: legal f32 errors by op.
-pub fn legal_units<'a>(ctx: &'a Context, stage: &'a Stage) -> impl Fn(&str) -> f64 + 'a {
-    move |op| {
-        let name = limit_name(op, Dtype::F32, stage.terms(op));
-        ctx.limits.get(&name).map_or(0.0, |limit| limit.value)
-    }
-}
-
-/// The name of a limit of an op's largest error.
-pub fn limit_name(op: &str, dtype: Dtype, terms: usize) -> String {
-    format!("legal-{}-{}-{}-max", family(op), dtype.name(), size_class(terms))
-}
-
-/// The name of a limit of an op's misround rate.
-pub fn rate_name(op: &str, terms: usize) -> String {
-    format!("legal-{}-bf16-{}-rate", family(op), size_class(terms))
-}
-
-/// Size classes of sums, by a power of two of their terms.
-pub fn size_class(terms: usize) -> &'static str {
-    const LONG: u32 = 8;
-    if terms.next_power_of_two().ilog2() <= LONG { "short" } else { "long" }
-}
 
 /// `n` numbers of about a normal distribution, from a counter.
 fn bell(seed: u64, stream: u64, n: usize) -> Vec<f32> {

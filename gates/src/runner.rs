@@ -25,7 +25,7 @@ pub fn repeat(gate: &Gate, ctx: &Context) -> String {
         Lane::Long => " --long",
     };
     let model = match &ctx.model {
-        Some(path) => format!(" --model {}", path.display()),
+        Some((path, _)) => format!(" --model {}", path.display()),
         None => String::new(),
     };
     let (id, seed) = (&gate.id, ctx.seed);

@@ -1,24 +1,30 @@
 //! Tensors by site name, as bits: the one form in which gates compare.
 //!
 //! Here: conversion from the engine's taps, the reference's arrays and stored tensors, the order of
-//! execution, rows of a forward, and the sizes that shapes imply. Absent: comparison. The
+//! execution, rows of a forward, and in `dims` the sizes that shapes imply. Absent: comparison. The
 //! invariant: bits are canonical (one NaN) and values are never rounded on the way.
+
+mod dims;
+
+pub use dims::Dims;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use half::bf16;
 use samebits::contract::Dtype;
-use samebits::model::Shape;
+use samebits::op::{CONV_STATE, STATE};
 use samebits::trace::Tap;
 use samebits_fixtures::golden;
 use samebits_oracle as oracle;
 use sha2::{Digest, Sha256};
 
-/// The ops of a layer that write a site, in order of execution.
-pub const LAYER_OPS: [&str; 22] = [
+/// The ops of a layer that write a site, in an order of execution that holds for every kind of
+/// layer: attention, gated attention, gated delta net.
+pub const LAYER_OPS: [&str; 38] = [
     "input_layernorm",
     "q_proj",
+    "q_gate",
     "k_proj",
     "v_proj",
     "q_norm",
@@ -30,7 +36,22 @@ pub const LAYER_OPS: [&str; 22] = [
     "scores",
     "probs",
     "mix",
+    "gate_sigmoid",
+    "mix_gated",
     "o_proj",
+    "in_proj_qkv",
+    "in_proj_z",
+    "in_proj_b",
+    "in_proj_a",
+    "conv",
+    "conv_silu",
+    "beta",
+    "g",
+    "q_l2",
+    "k_l2",
+    "core",
+    "gdn_norm",
+    "out_proj",
     "attn_residual",
     "post_attention_layernorm",
     "gate_proj",
@@ -40,6 +61,9 @@ pub const LAYER_OPS: [&str; 22] = [
     "down_proj",
     "mlp_residual",
 ];
+
+/// What a gated delta net carries on; of these a run has the last forward's only.
+pub const STATES: [&str; 2] = [CONV_STATE, STATE];
 
 /// Where a site stands in the order of execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,6 +98,19 @@ pub fn split(site: &str) -> Option<(usize, &str)> {
 /// The op of any site.
 pub fn op_of(site: &str) -> &str {
     split(site).map_or(site, |(_, op)| op)
+}
+
+/// The dtype that a site has in a run: unit vectors and the decay are f32 in every run.
+pub fn dtype_at(site: &str, run: Dtype) -> Dtype {
+    match op_of(site) {
+        "g" | "q_l2" | "k_l2" | STATE => Dtype::F32,
+        _ => run,
+    }
+}
+
+/// Whether a site is what a gated delta net carries on.
+pub fn is_state(site: &str) -> bool {
+    STATES.contains(&op_of(site))
 }
 
 /// Whether a site is `[heads, rows, keys]`.
@@ -182,6 +219,13 @@ impl Bits {
         Self { dtype: self.dtype, shape: vec![b, a, c], bits }
     }
 
+    /// `[a, b]` as `[b, a]`.
+    pub fn transposed(&self) -> Self {
+        let [a, b] = self.shape[..] else { panic!("transposed: two dimensions") };
+        let bits = (0..a * b).map(|i| self.bits[i % a * b + i / a]).collect();
+        Self { dtype: self.dtype, shape: vec![b, a], bits }
+    }
+
     /// The rows of one forward; of a keyed site its first `keys` keys.
     pub fn rows(&self, site: &str, rows: Range<usize>, keys: usize) -> Self {
         if !keyed(site) {
@@ -217,88 +261,5 @@ impl Bits {
     /// SHA-256 of the bytes, in lower-case hex.
     pub fn sha256(&self) -> String {
         Sha256::digest(self.bytes()).iter().map(|b| format!("{b:02x}")).collect()
-    }
-}
-
-/// Sizes that a model's shape implies, without looking at any run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Dims {
-    /// Rows of the embedding.
-    pub vocab: usize,
-    /// Width of the residual stream.
-    pub hidden: usize,
-    /// Width of the MLP.
-    pub intermediate: usize,
-    /// Layers.
-    pub layers: usize,
-    /// Query heads.
-    pub heads: usize,
-    /// Key heads.
-    pub kv_heads: usize,
-    /// Width of a head.
-    pub head_dim: usize,
-}
-
-impl Dims {
-    /// From the engine's shape of a model.
-    pub fn of_shape(shape: &Shape) -> Self {
-        Self {
-            vocab: shape.vocab,
-            hidden: shape.hidden,
-            intermediate: shape.intermediate,
-            layers: shape.layers,
-            heads: shape.heads,
-            kv_heads: shape.kv_heads,
-            head_dim: shape.head_dim,
-        }
-    }
-
-    /// From the reference's reading of a config.
-    pub fn of(config: &oracle::Config) -> Self {
-        Self {
-            vocab: config.vocab,
-            hidden: config.hidden,
-            intermediate: config.intermediate,
-            layers: config.layers,
-            heads: config.heads,
-            kv_heads: config.kv_heads,
-            head_dim: config.head_dim,
-        }
-    }
-
-    /// Elements of one row of an op; `keys` counts only where the site is keyed.
-    pub fn width(&self, op: &str, keys: usize) -> usize {
-        match op {
-            "q_proj" | "q_norm" | "q_rope" | "mix" => self.heads * self.head_dim,
-            "k_proj" | "v_proj" | "k_norm" | "k_rope" | "k_cache" | "v_cache" => {
-                self.kv_heads * self.head_dim
-            }
-            "scores" | "probs" => self.heads * keys,
-            "gate_proj" | "up_proj" | "silu" | "mul" => self.intermediate,
-            "lm_head" => self.vocab,
-            _ => self.hidden,
-        }
-    }
-
-    /// The shape of a site in a run of `rows` rows whose keyed sites hold `keys` keys.
-    pub fn shape(&self, op: &str, rows: usize, keys: usize) -> Vec<usize> {
-        match op {
-            "q_norm" | "q_rope" => vec![rows, self.heads, self.head_dim],
-            "k_norm" | "k_rope" | "k_cache" | "v_cache" => vec![rows, self.kv_heads, self.head_dim],
-            "scores" | "probs" => vec![self.heads, rows, keys],
-            _ => vec![rows, self.width(op, keys)],
-        }
-    }
-
-    /// Elements of all sites of a run of `rows` rows whose keyed sites hold `keys` keys.
-    pub fn elements(&self, rows: usize, keys: usize) -> u64 {
-        let layer: usize = LAYER_OPS.iter().map(|op| self.width(op, keys)).sum();
-        let outside = 2 * self.hidden + self.vocab;
-        (rows * (self.layers * layer + outside)) as u64
-    }
-
-    /// Sites of a run, the rotary tables left out.
-    pub fn sites(&self) -> u64 {
-        (self.layers * LAYER_OPS.len() + 3) as u64
     }
 }

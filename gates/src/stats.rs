@@ -126,6 +126,37 @@ pub fn false_alarms(n: usize) -> f64 {
     1.0 / (n as f64 + 1.0)
 }
 
+/// Blocks whose maxima say how far the largest of a block may lie.
+pub const BLOCKS: usize = 30;
+/// The chance that the largest of another block lies beyond a limit.
+pub const CHANCE: f64 = 1e-5;
+
+/// The limit that the largest of a further block of samples exceeds with [`CHANCE`]: a Gumbel law
+/// through the mean and the spread of the maxima of [`BLOCKS`] blocks, and never below the largest
+/// sample, which is 0 or more. The largest alone where there are too few for blocks. `None` of no
+/// samples.
+///
+/// A limit that is the largest of n samples is exceeded once in n + 1; a suite compares a few
+/// thousand tensors in every run.
+pub fn extreme(samples: &[f64]) -> Option<f64> {
+    const EULER: f64 = 0.577_215_664_901_532_9;
+    let most = order_statistic(samples.iter().copied())?;
+    if samples.len() < 2 * BLOCKS || !most.is_finite() {
+        return Some(most);
+    }
+    // Samples come sorted by run and op; every block shall hold some of each.
+    let block = |i: usize| ((i as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize % BLOCKS;
+    let mut maxima = vec![0.0f64; BLOCKS];
+    for (i, sample) in samples.iter().enumerate() {
+        maxima[block(i)] = maxima[block(i)].max(*sample);
+    }
+    let n = maxima.len() as f64;
+    let mean = maxima.iter().sum::<f64>() / n;
+    let variance = maxima.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n - 1.0);
+    let scale = (6.0 * variance).sqrt() / std::f64::consts::PI;
+    Some(most.max(mean - scale * (EULER + (-(-CHANCE).ln_1p()).ln())))
+}
+
 /// The ceiling of any summation of `terms` products, in units of u times the terms' sizes.
 pub fn gamma(terms: usize) -> f64 {
     let u = f64::from(f32::EPSILON) / 2.0;
@@ -214,6 +245,24 @@ mod tests {
         assert_eq!(order_statistic([]), None);
         assert_eq!(order_statistic([1.0, 3.0, 2.0]), Some(3.0));
         assert_eq!(order_statistic([1.0, f64::NAN]), Some(f64::INFINITY));
+    }
+
+    #[test]
+    fn an_extreme_lies_beyond_all_samples_as_far_as_their_spread_says() {
+        assert_eq!(extreme(&[]), None);
+        assert_eq!(extreme(&[1.0, f64::NAN]), Some(f64::INFINITY));
+        assert_eq!(extreme(&[2.0; 300]), Some(2.0), "no spread, no margin");
+        // Exponential samples by quantiles in a scrambled order: maxima follow Gumbel's law with
+        // scale 1 about ln of a block's length.
+        let n = 30_000u64;
+        let sample = |i: u64| -((i * 7_919 % n) as f64 + 0.5).ln() + (n as f64).ln();
+        let samples: Vec<f64> = (0..n).map(sample).collect();
+        let found = extreme(&samples).expect("there are samples");
+        let exact = (1_000f64).ln() - (-(-CHANCE).ln_1p()).ln();
+        assert!((found - exact).abs() < 0.25 * exact, "{found} is not near {exact}");
+        let mut wild = samples.clone();
+        wild[17] = 1e9;
+        assert!(extreme(&wild).is_some_and(|limit| limit >= 1e9));
     }
 
     #[test]

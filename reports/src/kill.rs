@@ -1,12 +1,27 @@
-//! The kill matrix as data, as a Markdown table and as a heat map.
+//! The kill matrix as data: which gate caught which defect, and the scores.
 //!
-//! The invariants: a defect that was not reached or could not run is listed and red; equivalents
-//! and the unviable are the only ones outside a denominator.
+//! Its Markdown table and its heat map have files of their own. The invariants: a defect that was
+//! not reached or could not run is listed and red; equivalents and the unviable are the only ones
+//! outside a denominator.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
+mod svg;
+mod table;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+
+use crate::atomic::write_atomic;
+use crate::error::Error;
+use crate::report::Run;
+
+pub use svg::kill_svg;
+pub use table::kill_table;
+
+/// The schema of a matrix, with its version.
+pub const KILL_SCHEMA: &str = "samebits.kill/1";
 
 /// What became of a defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -155,6 +170,12 @@ pub struct MatrixRow {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Matrix {
+    /// [`KILL_SCHEMA`].
+    pub schema: String,
+    /// Commit, machine, and hashes of limits and gates.
+    pub run: Run,
+    /// Seed of all inputs.
+    pub seed: u64,
     /// Seconds it took.
     pub wall_s: crate::Num,
     /// Gates, and whether each is a tolerance gate.
@@ -179,10 +200,13 @@ pub struct Matrix {
 
 impl Matrix {
     /// A matrix without rows.
-    pub fn new(wall_s: f64) -> Self {
+    pub fn new(run: Run, seed: u64) -> Self {
         let score = Score::default();
         Self {
-            wall_s: crate::Num(wall_s),
+            schema: KILL_SCHEMA.to_owned(),
+            run,
+            seed,
+            wall_s: crate::Num(0.0),
             gates: Vec::new(),
             red_baseline: Vec::new(),
             all: score,
@@ -206,10 +230,51 @@ impl Matrix {
         self.rows.push(MatrixRow { id, class, strength, beyond_tolerance, all, tolerance, cells });
     }
 
+    /// The matrix in a file.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is no matrix.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let text = fs::read(path).map_err(Error::io(path))?;
+        let json = |source| Error::Json { path: path.to_path_buf(), source };
+        let matrix: Self = serde_json::from_slice(&text).map_err(json)?;
+        if matrix.schema != KILL_SCHEMA {
+            let (path, found) = (path.to_path_buf(), matrix.schema);
+            return Err(Error::Schema { path, found, want: KILL_SCHEMA });
+        }
+        Ok(matrix)
+    }
+
+    /// Writes the matrix, whole or not at all.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), Error> {
+        let text = serde_json::to_string(self).expect("a matrix is plain data");
+        write_atomic(path, (text + "\n").as_bytes())
+    }
+
+    /// Faults: all rows but legal variants and what is no fault.
+    pub fn faults(&self) -> impl Iterator<Item = &MatrixRow> {
+        self.rows.iter().filter(|row| row.class > 0)
+    }
+
+    /// Tolerance gates that are nowhere the only tolerance gate to catch a defect.
+    pub fn never_alone(&self) -> Vec<&str> {
+        let alone: BTreeSet<&str> = self
+            .faults()
+            .filter_map(|row| match row.tolerance.by.as_slice() {
+                [only] => Some(only.as_str()),
+                _ => None,
+            })
+            .collect();
+        let tolerant = self.gates.iter().filter(|(_, tolerant)| *tolerant);
+        tolerant.map(|(gate, _)| gate.as_str()).filter(|gate| !alone.contains(gate)).collect()
+    }
+
     /// Defects that make the run red: missed where they must not be, or never there.
     pub fn red(&self) -> Vec<&str> {
-        let faults = self.rows.iter().filter(|row| row.class > 0);
-        let red = faults.filter(|row| {
+        let red = self.faults().filter(|row| {
             let lost = |k: &Killed| {
                 matches!(k.fate, Outcome::Missed | Outcome::NotReached | Outcome::Unviable)
             };
@@ -225,91 +290,5 @@ impl Matrix {
             (true, true, true) if !self.rows.is_empty() => 0,
             _ => 1,
         }
-    }
-}
-
-/// The matrix as one table: a line a class.
-pub fn kill_table(matrix: &Matrix) -> String {
-    let mut text = String::from(
-        "| class | defects | all gates | tolerance gates | weakest caught by tolerance | missed |\n\
-         |--:|--:|--:|--:|---|---|\n",
-    );
-    let mut classes: BTreeMap<u32, Vec<&MatrixRow>> = BTreeMap::new();
-    for row in matrix.rows.iter().filter(|row| row.class > 0) {
-        classes.entry(row.class).or_default().push(row);
-    }
-    for (class, rows) in classes {
-        let caught = |of: &dyn Fn(&MatrixRow) -> &Killed| {
-            rows.iter().filter(|row| of(row).fate == Outcome::Caught).count()
-        };
-        let least = rows.iter().filter(|row| row.tolerance.fate == Outcome::Caught);
-        let least = least.min_by_key(|row| row.tolerance.by.len());
-        let missed: Vec<&str> = rows
-            .iter()
-            .filter(|row| row.tolerance.fate == Outcome::Missed)
-            .map(|row| row.id.as_str())
-            .collect();
-        let weakest = least.map_or("none", |row| row.strength.as_str());
-        let (all, tolerance) = (caught(&|row| &row.all), caught(&|row| &row.tolerance));
-        let n = rows.len();
-        let missed = missed.join(", ");
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "| {class} | {n} | {all} | {tolerance} | {weakest} | {missed} |");
-    }
-    let share = |s: &Score| format!("{} designated, {} any, of {}", s.designated, s.any, s.of);
-    let _ = writeln!(text, "\nAll gates: {}. ", share(&matrix.all));
-    let _ = writeln!(text, "Tolerance gates alone: {}; ", share(&matrix.tolerance));
-    let _ = writeln!(text, "classes designed with: {}; ", share(&matrix.designed));
-    let _ = writeln!(text, "classes held out: {}. ", share(&matrix.held_out));
-    let alarms = matrix.false_alarms.len();
-    let _ = writeln!(text, "Legal variants: {}, false alarms {alarms}.", matrix.legal);
-    text
-}
-
-/// The matrix as an SVG heat map: a row a defect, a column a gate, darker for a larger margin.
-pub fn kill_svg(matrix: &Matrix) -> String {
-    const SIDE: usize = 11;
-    const LEFT: usize = 190;
-    const TOP: usize = 190;
-    let (gates, rows) = (matrix.gates.len(), matrix.rows.len());
-    let (width, height) = (LEFT + gates * SIDE + 8, TOP + rows * SIDE + 8);
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
-         font-family=\"sans-serif\" font-size=\"9\">\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n"
-    );
-    for (x, (gate, _)) in matrix.gates.iter().enumerate() {
-        let x = LEFT + x * SIDE + SIDE - 2;
-        let y = TOP - 4;
-        let _ = writeln!(svg, "<text transform=\"translate({x},{y}) rotate(-90)\">{gate}</text>");
-    }
-    for (y, row) in matrix.rows.iter().enumerate() {
-        let top = TOP + y * SIDE;
-        let _ = writeln!(svg, "<text x=\"4\" y=\"{}\">{} {}</text>", top + 9, row.class, row.id);
-        for (x, (gate, _)) in matrix.gates.iter().enumerate() {
-            let fill = row.cells.get(gate).map_or("#ffffff", shade);
-            let left = LEFT + x * SIDE;
-            let _ = writeln!(
-                svg,
-                "<rect x=\"{left}\" y=\"{top}\" width=\"{SIDE}\" height=\"{SIDE}\" \
-                 fill=\"{fill}\" stroke=\"#dddddd\"><title>{}: {gate}</title></rect>",
-                row.id
-            );
-        }
-    }
-    svg + "</svg>\n"
-}
-
-/// White: not asked or never acted; pale green: passed; orange to dark red: caught, by margin.
-fn shade(cell: &Cell) -> &'static str {
-    match cell {
-        Cell::NotReached | Cell::Unviable => "#f4f4f4",
-        Cell::Crash => "#000000",
-        Cell::Measured { red: false, .. } => "#d9ead3",
-        Cell::Measured { margin, .. } => match margin.0 {
-            m if m < 10.0 => "#f6b26b",
-            m if m < 1_000.0 => "#e06666",
-            _ => "#990000",
-        },
     }
 }

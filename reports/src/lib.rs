@@ -30,7 +30,9 @@ pub use fresh::{Outdated, fresh};
 pub use hash::{hash_dir, hash_file};
 pub use host::{Checkout, Host, changed_since};
 pub use junit::junit;
-pub use kill::{Cell, Killed, Matrix, MatrixRow, Outcome, Score, kill_svg, kill_table};
+pub use kill::{
+    Cell, KILL_SCHEMA, Killed, Matrix, MatrixRow, Outcome, Score, kill_svg, kill_table,
+};
 pub use kind::Kind;
 pub use markdown::{gates_table, host_line};
 pub use num::Num;
@@ -39,4 +41,4 @@ pub use report::{CodeSize, Hashes, Report, Run, SCHEMA, Totals, Verdict};
 pub use row::{Control, Divergence, Fault, PathProof, Row, Status};
 pub use rows::{Expected, RUN_FILE, begin, merge, write_row};
 pub use stamp::Stamp;
-pub use table::{summary, table};
+pub use table::{divergence_line, summary, table};

@@ -60,7 +60,7 @@ pub(crate) fn status_name(status: Status) -> &'static str {
 }
 
 /// What a divergence says, in one line.
-pub(crate) fn divergence_line(at: &Divergence) -> String {
+pub fn divergence_line(at: &Divergence) -> String {
     let mut line = format!("first at {}", at.op);
     let places = [("layer", at.layer), ("position", at.position), ("element", at.element)];
     for (name, place) in places {

@@ -83,9 +83,9 @@ fn wrong(
     }
 }
 
-/// Tries every case of the table.
-pub fn hostile<'c>(ctx: &'c Context) -> Result<Measure<'c>, CheckError> {
-    let cases = hostile::cases();
+/// Tries every case of the table of dense models or of hybrids.
+pub fn hostile<'c>(ctx: &'c Context, hybrids: bool) -> Result<Measure<'c>, CheckError> {
+    let cases = if hybrids { hostile::hybrid_cases() } else { hostile::cases() };
     Ok(Box::new(move |plant| {
         let mut verdicts: Vec<Verdict> = cases.iter().map(|case| case.verdict).collect();
         if let Some(plant) = plant {
@@ -148,10 +148,10 @@ fn name(role: Role) -> String {
         LayerRole::InProjZ => "in_proj_z",
         LayerRole::InProjB => "in_proj_b",
         LayerRole::InProjA => "in_proj_a",
-        LayerRole::Conv1d => "conv1d",
-        LayerRole::ALog => "a_log",
+        LayerRole::Conv1d => "conv",
+        LayerRole::ALog => "A_log",
         LayerRole::DtBias => "dt_bias",
-        LayerRole::GatedNorm => "gated_norm",
+        LayerRole::GatedNorm => "gdn_norm",
         LayerRole::OutProj => "out_proj",
         LayerRole::GateProj => "gate_proj",
         LayerRole::UpProj => "up_proj",
@@ -160,12 +160,13 @@ fn name(role: Role) -> String {
     format!("layers.{layer}.{op}")
 }
 
-/// Weights as one row of a site each, so that the comparison can name an element.
-fn expected(dims: &Dims) -> u64 {
-    let (q, kv) = (dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim);
-    let norms = 2 * (dims.hidden + dims.head_dim);
-    let layer = 2 * dims.hidden * (q + kv) + 3 * dims.hidden * dims.intermediate + norms;
-    (dims.layers * layer + dims.hidden + 2 * dims.vocab * dims.hidden) as u64
+/// The value that a weight has in a run, and the dtype it is held in: rates and gated norms are f32,
+/// and rounded first where Transformers rounds them.
+fn held(role: Role, dtype: Dtype, order: Order) -> (impl Fn(&f64) -> f32, Dtype) {
+    let wide = matches!(role, Role::Layer(_, LayerRole::ALog | LayerRole::GatedNorm));
+    let rounds = if wide && order == Order::Invariant { Dtype::F32 } else { dtype };
+    let round = move |v: &f64| oracle_dtype(rounds).round(*v) as f32;
+    (round, if wide { Dtype::F32 } else { dtype })
 }
 
 /// Compares every weight on the device with the reference's own reading of the files.
@@ -173,10 +174,12 @@ pub fn weights<'c>(
     ctx: &'c Context,
     source: &Source,
     dtype: Dtype,
+    order: Order,
 ) -> Result<Measure<'c>, CheckError> {
     let folder = ctx.folder(source)?;
-    let (model, reference) = (ctx.load(folder.path(), dtype)?, ctx.reference(folder.path())?);
-    let expected = expected(&Dims::of(reference.config()));
+    let model = ctx.load_for(folder.path(), dtype, order)?;
+    let reference = ctx.reference(folder.path())?;
+    let expected = Dims::of(reference.config()).weights();
     Ok(Box::new(move |plant| {
         let flip = match plant {
             None => false,
@@ -188,23 +191,24 @@ pub fn weights<'c>(
         model.for_each_weight(|role, weight| {
             let name = name(role);
             let (n, k) = cpu.mem().weight_shape(weight);
-            let got = cpu.mem().read_weight(weight, 0, n);
+            let read = cpu.mem().read_weight(weight, 0, n);
             let Some(want) = reference.weight(&name) else {
                 absent = Some(name);
                 return;
             };
             // Rounded by the reference, so that the conversion below is exact.
-            let round = |v: &f64| oracle_dtype(dtype).round(*v) as f32;
+            let (round, held) = held(role, dtype, order);
             let want: Vec<f32> = want.values(0..want.count()).iter().map(round).collect();
-            let want = Tensor::from_f32(dtype, &want);
+            let want = Tensor::from_f32(held, &want);
             let bits = |t: &Tensor| (0..t.len()).map(|i| t.bits(i)).collect::<Vec<u32>>();
-            let mut got = bits(&got);
+            let mut got = bits(&read);
             if flip && role == Role::Norm {
                 got[0] ^= 1;
             }
-            let site =
-                |bits| Sites::from([(name.clone(), Bits { dtype, shape: vec![n, k], bits })]);
-            found.then(compare_rows(&site(bits(&want)), &site(got), n));
+            let site = |dtype, bits| {
+                Sites::from([(name.clone(), Bits { dtype, shape: vec![n, k], bits })])
+            };
+            found.then(compare_rows(&site(held, bits(&want)), &site(read.dtype(), got), n));
         })?;
         if let Some(name) = absent {
             found.differing += 1;

@@ -97,7 +97,8 @@ pub fn narrow<'c>(ctx: &'c Context, which: &Narrow<'_>) -> Result<Measure<'c>, C
     let mode = if dtype == Dtype::Bf16 { "bf16" } else { "fp32" };
     let tensors = golden::tensors(&paths::golden(&format!("{}.{mode}.safetensors", which.narrow)))?;
     let folder = paths::narrow(which.narrow);
-    let (model, reference) = (ctx.load(&folder, dtype)?, ctx.reference(&folder)?);
+    let (model, reference) =
+        (ctx.load_for(&folder, dtype, Order::Transformers)?, ctx.reference(&folder)?);
     let dims = Dims::of(reference.config());
     let injected =
         (dtype == Dtype::F32).then(|| rotary("narrow.rotary.safetensors")).transpose()?;

@@ -1,15 +1,16 @@
 //! Every site of a run against the contract, computed operation by operation by the reference.
 
 use samebits::contract::{Dtype, Order};
+use samebits::op::{CONV_STATE, STATE};
 use samebits_fixtures::prompt_ids;
 use samebits_oracle as oracle;
 
 use super::{CheckError, Measure, Outcome};
-use crate::compare::compare;
+use crate::compare::{compare, compare_states};
 use crate::context::Context;
 use crate::engine::{Setup, rotary_sites, trace};
 use crate::manifest::Source;
-use crate::sites::{Bits, Dims, Sites, oracle_dtype};
+use crate::sites::{Bits, Dims, Sites, dtype_at, oracle_dtype};
 
 /// Which run.
 #[derive(Clone, Copy, Debug)]
@@ -32,8 +33,9 @@ pub fn oracle_order(order: Order) -> oracle::Order {
     }
 }
 
-/// All sites of a run in the reference's operation-by-operation arithmetic.
-pub fn bits(model: &oracle::Model, case: Case, ids: &[u32]) -> Result<Sites, CheckError> {
+/// All sites of a run in the reference's operation-by-operation arithmetic, and what its last
+/// forward leaves in each gated delta net.
+pub fn bits(model: &oracle::Model, case: Case, ids: &[u32]) -> Result<[Sites; 2], CheckError> {
     let arithmetic =
         oracle::Bits { order: oracle_order(case.order), dtype: oracle_dtype(case.dtype) };
     let options = oracle::RunOptions {
@@ -42,8 +44,18 @@ pub fn bits(model: &oracle::Model, case: Case, ids: &[u32]) -> Result<Sites, Che
         ..oracle::RunOptions::default()
     };
     let trace = oracle::run(model, &arithmetic, ids, &options)?;
-    let site = |(name, array)| (name, Bits::of_array(&array, case.dtype));
-    Ok(trace.sites.into_iter().map(site).collect())
+    let site = |(name, array): (String, oracle::Array)| {
+        let bits = Bits::of_array(&array, dtype_at(&name, case.dtype));
+        (name, bits)
+    };
+    let states = trace.states.into_iter().flat_map(|(layer, state)| {
+        // The engine keeps a convolution's inputs as rows.
+        let conv = Bits::of_array(&state.conv, case.dtype).transposed();
+        let delta = Bits::of_array(&state.delta, Dtype::F32);
+        let at = |op: &str| format!("layers.{layer}.{op}");
+        [(at(CONV_STATE), conv), (at(STATE), delta)]
+    });
+    Ok([trace.sites.into_iter().map(site).collect(), states.collect()])
 }
 
 /// Compares the engine with the contract at every site, the rotary tables included.
@@ -53,12 +65,13 @@ pub fn prepare<'c>(
     case: Case,
 ) -> Result<Measure<'c>, CheckError> {
     let folder = ctx.folder(source)?;
-    let (model, reference) = (ctx.load(folder.path(), case.dtype)?, ctx.reference(folder.path())?);
+    let model = ctx.load_for(folder.path(), case.dtype, case.order)?;
+    let reference = ctx.reference(folder.path())?;
     let dims = Dims::of(reference.config());
     let len = case.prompt + case.steps;
     let ids = prompt_ids(ctx.seed, dims.vocab, len);
-    let want = bits(&reference, case, &ids)?;
-    let expected = dims.elements(len, len) + (len * dims.head_dim) as u64;
+    let [want, states] = bits(&reference, case, &ids)?;
+    let expected = dims.elements(len, len) + dims.carried() + (len * dims.rotary_dim) as u64;
     Ok(Box::new(move |plant| {
         let mut setup = Setup::new(case.order, "engine");
         if case.steps > 0 {
@@ -67,7 +80,8 @@ pub fn prepare<'c>(
         let traces = trace(&model, &setup, std::slice::from_ref(&ids), plant)?;
         let mut got = traces.sequences[0].clone();
         got.extend(rotary_sites(&model, &setup, len));
-        let found = compare(&want, &got, &setup.forwards(len));
+        let mut found = compare(&want, &got, &setup.forwards(len));
+        found.then(compare_states(&states, &traces.states[0]));
         let outcome = Outcome::bitwise(found, expected);
         Ok(outcome.with_paths(vec![traces.proof]).with_hits(traces.hits))
     }))

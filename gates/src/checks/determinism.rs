@@ -21,7 +21,7 @@ use crate::compare::{Comparison, in_order};
 use crate::context::Context;
 use crate::engine::{Setup, rotary_sites, trace};
 use crate::manifest::{Plant, Side, Source};
-use crate::sites::Dims;
+use crate::sites::{Dims, is_state};
 
 /// What one process answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +29,7 @@ use crate::sites::Dims;
 pub struct Answer {
     /// SHA-256 of every weight, by role.
     pub weights: BTreeMap<String, String>,
-    /// SHA-256 of every site, rotary tables included.
+    /// SHA-256 of every site, rotary tables and what the last forward left included.
     pub sites: BTreeMap<String, String>,
     /// Argmax of every row.
     pub argmax: Vec<u32>,
@@ -51,10 +51,6 @@ pub struct Question<'a> {
     pub plant: Option<&'a Plant>,
 }
 
-/// Weights of a layer, and those outside the layers.
-const LAYER_WEIGHTS: usize = 11;
-const OTHER_WEIGHTS: usize = 3;
-
 /// Answers in this process.
 pub fn answer(ctx: &Context, question: &Question<'_>) -> Result<Answer, CheckError> {
     let model = ctx.load(question.model, question.dtype)?;
@@ -71,6 +67,7 @@ pub fn answer(ctx: &Context, question: &Question<'_>) -> Result<Answer, CheckErr
     let traces = trace(&model, &setup, &[ids], question.plant)?;
     let mut sites = traces.sequences[0].clone();
     sites.extend(rotary_sites(&model, &setup, len));
+    sites.extend(traces.states[0].clone());
     let sites = sites.into_iter().map(|(name, bits)| (name, bits.sha256())).collect();
     let mut ids = generated(question, None)?;
     ids.extend(generated(question, Some(TEMPERATURE))?);
@@ -202,8 +199,8 @@ pub fn prepare<'c>(ctx: &'c Context, case: &Case<'_>) -> Result<Measure<'c>, Che
 
 /// Hashes and ids of one answer: of weights, sites, rotary tables and rows, and the new ids.
 pub fn due(dims: &Dims, rows: usize) -> u64 {
-    let weights = (LAYER_WEIGHTS * dims.layers + OTHER_WEIGHTS) as u64;
-    weights + dims.sites() + 2 + (rows + 2 * GENERATED) as u64
+    let sites = dims.sites() + dims.states() + 2;
+    dims.weight_count() + sites + (rows + 2 * GENERATED) as u64
 }
 
 /// Compares the answers of two processes.
@@ -213,7 +210,8 @@ pub fn compare(first: &Answer, other: &Answer) -> Comparison {
         let text = format!("weight {role}");
         found.digest("weights", None, other.weights.get(role) == Some(hash), &text);
     }
-    for site in in_order(&first.sites) {
+    let states = first.sites.keys().filter(|site| is_state(site));
+    for site in in_order(&first.sites).into_iter().chain(states) {
         let same = other.sites.get(site) == first.sites.get(site);
         found.digest(site, None, same, "hash of the whole site");
     }

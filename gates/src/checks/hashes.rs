@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use samebits::contract::Order;
-use samebits_fixtures::Spec;
 use samebits_fixtures::golden::{self, HashGolden, HashRun};
 
 use super::{CheckError, Measure, Outcome, bitwise};
@@ -15,19 +14,6 @@ use crate::compare::{Comparison, in_order};
 use crate::context::Context;
 use crate::engine::{Setup, Traces, dtype_of, rotary_sites, trace};
 use crate::sites::{Dims, Sites};
-
-/// Sizes of a synthetic shape.
-pub fn dims(spec: &Spec) -> Dims {
-    Dims {
-        vocab: spec.vocab,
-        hidden: spec.hidden,
-        intermediate: spec.intermediate,
-        layers: spec.layers,
-        heads: spec.heads,
-        kv_heads: spec.kv_heads,
-        head_dim: spec.head_dim,
-    }
-}
 
 /// Compares one run of a file of hashes, in the given order.
 pub fn recorded<'c>(
@@ -42,7 +28,7 @@ pub fn recorded<'c>(
     let at = at.ok_or_else(|| CheckError::missing(format!("a prompt of {prompt}"), file))?;
     let mut run = golden.runs.swap_remove(at);
     golden.runs.clear();
-    let sites = dims(&golden.spec).sites();
+    let sites = Dims::of_spec(&golden.spec).sites();
     let mut expected = sites + 2 + 2 * prompt as u64;
     if cached {
         expected += run.decode.len() as u64 * (sites + 2);

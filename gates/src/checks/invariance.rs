@@ -11,7 +11,7 @@ use samebits_fixtures::prompt_ids;
 use samebits_reports::PathProof;
 
 use super::{CheckError, Measure, Outcome};
-use crate::compare::{Comparison, compare_rows, nonfinite};
+use crate::compare::{Comparison, compare_rows, compare_states, nonfinite};
 use crate::context::Context;
 use crate::engine::{Setup, Traces, trace};
 use crate::manifest::{Plant, Side, Source, Variant};
@@ -32,7 +32,7 @@ pub struct Case<'a> {
 }
 
 /// The second runs. All have the same prompt; a batch adds others.
-fn setups(variant: &Variant, len: usize, seed: u64) -> Vec<Setup> {
+pub fn setups(variant: &Variant, len: usize, seed: u64) -> Vec<Setup> {
     let new = |label: String| Setup::new(Order::Invariant, &label);
     match variant {
         Variant::Cached(firsts) => {
@@ -93,7 +93,8 @@ pub fn prepare<'c>(ctx: &'c Context, case: &Case<'_>) -> Result<Measure<'c>, Che
     let prompts: Vec<Vec<u32>> = (0..batch).map(prompt).collect();
     let threads = matches!(case.variant, Variant::Threads(_)).then_some(1);
     let setups = setups(case.variant, len, seed);
-    let expected = (setups.len() * batch) as u64 * dims.elements(len, len);
+    let each = dims.elements(len, len) + dims.carried();
+    let expected = (setups.len() * batch) as u64 * each;
     Ok(Box::new(move |plant| {
         let keep = folder.path();
         let first = if side == Side::Both { plant } else { None };
@@ -103,7 +104,8 @@ pub fn prepare<'c>(ctx: &'c Context, case: &Case<'_>) -> Result<Measure<'c>, Che
         for setup in &setups {
             let second = trace(&model, setup, &prompts, plant)?;
             for (i, single) in singles.iter().enumerate() {
-                let one = compare_rows(&single.sequences[0], &second.sequences[i], len);
+                let mut one = compare_rows(&single.sequences[0], &second.sequences[i], len);
+                one.then(compare_states(&single.states[0], &second.states[i]));
                 let which = if batch > 1 { format!(" sequence {i}:") } else { ":".to_owned() };
                 found.then(one.labelled(&format!("{}{which}", setup.label)));
             }

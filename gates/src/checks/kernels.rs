@@ -7,6 +7,7 @@
 //! rounding. The invariant: a case follows from kernel, seed and number alone.
 
 mod attention;
+mod delta;
 mod draw;
 mod product;
 mod rowwise;
@@ -17,7 +18,7 @@ use half::bf16;
 use rayon::prelude::*;
 use samebits::cpu::Kernels;
 
-use draw::Draw;
+use draw::{Draw, Number};
 
 /// A kernel, by what it computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,11 +47,29 @@ pub enum Kernel {
     Embed,
     /// The lowest index of the largest.
     Argmax,
+    /// `1 / (1 + exp(-x))`.
+    Sigmoid,
+    /// Root mean square norm whose weight is an offset from one.
+    CentredNorm,
+    /// Rotation of a part of each head.
+    PartialRope,
+    /// Each head's query and gate, taken apart.
+    SplitGate,
+    /// Causal convolution with its state.
+    Conv,
+    /// Unit vectors of heads.
+    L2Norm,
+    /// Logarithm of a decay.
+    Decay,
+    /// Gated delta rule with its state.
+    DeltaRule,
+    /// Norm with a gate.
+    GatedNorm,
 }
 
 impl Kernel {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 21] = [
         Self::LinearBf16,
         Self::LinearF32,
         Self::Scores,
@@ -63,6 +82,15 @@ impl Kernel {
         Self::Add,
         Self::Embed,
         Self::Argmax,
+        Self::Sigmoid,
+        Self::CentredNorm,
+        Self::PartialRope,
+        Self::SplitGate,
+        Self::Conv,
+        Self::L2Norm,
+        Self::Decay,
+        Self::DeltaRule,
+        Self::GatedNorm,
     ];
 
     /// The name in reports.
@@ -80,6 +108,15 @@ impl Kernel {
             Self::Add => "add",
             Self::Embed => "embed",
             Self::Argmax => "argmax",
+            Self::Sigmoid => "sigmoid",
+            Self::CentredNorm => "centred_norm",
+            Self::PartialRope => "partial_rope",
+            Self::SplitGate => "split_gate",
+            Self::Conv => "conv",
+            Self::L2Norm => "l2_norm",
+            Self::Decay => "decay",
+            Self::DeltaRule => "delta_rule",
+            Self::GatedNorm => "gated_norm",
         }
     }
 
@@ -96,8 +133,22 @@ impl Kernel {
             Self::Embed => product::embed::<f32>(draw),
             Self::Argmax if short => product::argmax::<bf16>(draw),
             Self::Argmax => product::argmax::<f32>(draw),
-            _ if short => rowwise::trial::<bf16>(self, draw),
-            _ => rowwise::trial::<f32>(self, draw),
+            _ if short => self.delta::<bf16>(draw),
+            _ => self.delta::<f32>(draw),
+        }
+    }
+
+    /// A case of a kernel that only hybrids use, or of one on rows.
+    fn delta<E: Number>(self, draw: &mut Draw) -> Trial {
+        match self {
+            Self::PartialRope => delta::partial_rope::<E>(draw),
+            Self::SplitGate => delta::split_gate::<E>(draw),
+            Self::Conv => delta::conv::<E>(draw),
+            Self::L2Norm => delta::l2_norm::<E>(draw),
+            Self::Decay => delta::decay::<E>(draw),
+            Self::DeltaRule => delta::delta_rule::<E>(draw),
+            Self::GatedNorm => delta::gated_norm::<E>(draw),
+            _ => rowwise::trial::<E>(self, draw),
         }
     }
 }

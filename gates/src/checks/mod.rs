@@ -7,11 +7,11 @@ mod admission;
 mod bitwise;
 mod canary;
 mod captured;
-mod contract;
+pub mod contract;
 pub mod determinism;
 mod hashes;
 mod ideal;
-mod invariance;
+pub mod invariance;
 pub mod kernels;
 mod named;
 pub mod order;
@@ -27,6 +27,7 @@ pub mod tidy;
 use std::path::{Path, PathBuf};
 
 use samebits::checkpoint::CheckpointError;
+use samebits::contract::Order;
 use samebits::generate::{ChatError, GenerateError, TextError};
 use samebits::model::RunError;
 use samebits_defects::{DefectError, ReplayError};
@@ -250,8 +251,10 @@ pub fn prepare<'c>(gate: &'c Gate, ctx: &'c Context) -> Result<Measure<'c>, Chec
             let case = poison::Case { dtype: *dtype, long: *long, short: *short };
             poison::prepare(ctx, model, case)
         }
-        Check::Hostile => admission::hostile(ctx),
-        Check::Weights { model, dtype } => admission::weights(ctx, model, *dtype),
+        Check::Hostile { hybrids } => admission::hostile(ctx, *hybrids),
+        Check::Weights { model, dtype, order } => {
+            admission::weights(ctx, model, *dtype, order.unwrap_or(Order::Invariant))
+        }
         Check::Tidy => tidy::prepare(ctx),
         Check::Canary { bird } => canary::prepare(ctx, *bird),
         Check::Readme => readme::prepare(ctx),

@@ -56,7 +56,7 @@ pub fn prepare<'c>(ctx: &'c Context) -> Result<Measure<'c>, CheckError> {
                 if op != planted(defect) {
                     wrong += 1;
                     first.get_or_insert_with(|| {
-                        let mut first = at(&found.site, Some(found.position));
+                        let mut first = at(&found.site, Some(found.spot.position));
                         first.text = format!("{} was planted in {}", defect.id, defect.site);
                         first
                     });

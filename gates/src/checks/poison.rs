@@ -12,9 +12,9 @@ use samebits_defects::{Defect, Defective, Poisoned};
 use samebits_fixtures::prompt_ids;
 
 use super::{CheckError, Measure, Outcome};
-use crate::compare::{Comparison, at, compare};
+use crate::compare::{Comparison, at, compare, compare_states};
 use crate::context::Context;
-use crate::engine::{Setup, defect, sequence, trace};
+use crate::engine::{Setup, carried, defect, sequence, trace};
 use crate::manifest::Source;
 use crate::sites::{Dims, Sites};
 
@@ -34,19 +34,25 @@ const STEPS: usize = 2;
 
 type Stack = Defective<Poisoned<Cpu>>;
 
-/// Both requests in one state on poisoned memory, their taps, and the backend.
+/// What a request wrote and left.
+struct Left {
+    sites: Sites,
+    states: Sites,
+}
+
+/// Both requests in one state on poisoned memory, what each wrote, and the backend.
 fn poisoned(
     model: &Model<CpuMem>,
     requests: &[Vec<u32>],
     defect: &Defect,
-) -> Result<(Vec<Sites>, Stack), CheckError> {
+) -> Result<(Vec<Left>, Stack), CheckError> {
     let cpu = Cpu::new(Kernels::best(), Order::Invariant);
     let mut b: Stack = Defective::new(Poisoned::new(cpu), defect);
     let rows = requests.iter().map(Vec::len).max().unwrap_or(0);
     let (positions, chunk) = (rows, DEFAULT_CHUNK.min(rows));
     let limits = Limits { batch: 1, positions, rows, logit_rows: rows, chunk };
     let mut state = State::new(&mut b, model, limits, None);
-    let mut taps = Vec::new();
+    let mut left = Vec::new();
     for ids in requests {
         state.reset();
         let mut traced = Traced::new(b, 1);
@@ -57,10 +63,11 @@ fn poisoned(
             forward(&mut traced, model, &mut state, step).map_err(CheckError::Admission)?;
         }
         let (found, inner) = traced.finish();
-        taps.push(sequence(&found, model, [1, 0, ids.len()]));
+        let sites = sequence(&found, model, [1, 0, ids.len()]);
+        left.push(Left { sites, states: carried(&found, model, [1, 0]) });
         b = inner;
     }
-    Ok((taps, b))
+    Ok((left, b))
 }
 
 /// Rows of each forward: a prefill, then cached steps.
@@ -80,17 +87,20 @@ pub fn prepare<'c>(
     let requests: Vec<Vec<u32>> = [(0, case.long), (1, case.short)]
         .map(|(i, len)| prompt_ids(ctx.seed.wrapping_add(i), dims.vocab, len))
         .into();
-    let expected = requests.iter().map(|ids| dims.elements(ids.len(), ids.len())).sum();
+    let each = |ids: &Vec<u32>| dims.elements(ids.len(), ids.len()) + dims.carried();
+    let expected = requests.iter().map(each).sum();
     Ok(Box::new(move |plant| {
         let defect = defect(plant)?.map_or_else(|| Defect::find("null"), Ok)?;
-        let (taps, stack) = poisoned(&model, &requests, defect)?;
+        let (left, stack) = poisoned(&model, &requests, defect)?;
         let hits = stack.hits();
         let mut found = Comparison::default();
-        for (i, (ids, got)) in requests.iter().zip(&taps).enumerate() {
+        for (i, (ids, got)) in requests.iter().zip(&left).enumerate() {
             let setup = Setup::new(Order::Invariant, "clean");
             let setup = Setup { pieces: pieces(ids.len()), ..setup };
             let clean = trace(&model, &setup, std::slice::from_ref(ids), plant)?;
-            let one = compare(&clean.sequences[0], got, &setup.forwards(ids.len()));
+            let forwards = setup.forwards(ids.len());
+            let mut one = compare(&clean.sequences[0], &got.sites, &forwards);
+            one.then(compare_states(&clean.states[0], &got.states));
             found.then(one.labelled(&format!("request {i} of {} ids:", ids.len())));
         }
         let memory = stack.into_inner();

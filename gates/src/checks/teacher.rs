@@ -1,8 +1,7 @@
 //! Every op of a designed run on the run's own inputs, each statistic over its calibrated limit.
 //!
-//! bf16: the digits of surprise of the misrounds, and the largest error in units of an ulp plus
-//! what legal f32 sums may differ by. f32: the largest error in units of u times the terms' sizes.
-//! Ops with one right answer may not differ at all. The invariant: sites are never pooled.
+//! Absent: the statistics and their units, which the ruler has. The invariant: sites are never
+//! pooled.
 
 use samebits_defects::Defect;
 use samebits_reports::Num;
@@ -11,50 +10,9 @@ use super::{CheckError, Measure, Outcome};
 use crate::compare::at;
 use crate::context::Context;
 use crate::engine::defect;
-use crate::limits::LimitError;
 use crate::manifest::Plant;
-use crate::probe::{
-    MODEL_SEED, Probe, SiteResidual, Stage, family, legal_units, limit_name, rate_name,
-};
-use crate::sites::{keyed, op_of};
-
-/// The name of the limit of surprise.
-pub const SURPRISE: &str = "legal-surprise-bf16";
-
-/// The worst statistic of a site over its limit, and what to say of it.
-pub fn over_limit(
-    ctx: &Context,
-    stage: &Stage,
-    found: &SiteResidual,
-) -> Result<(f64, String), LimitError> {
-    let (op, residual) = (op_of(&found.site), &found.residual);
-    if family(op) == "exact" {
-        let wrong = residual.misrounds as f64;
-        let over = if residual.misrounds > 0 { 1.0 + wrong } else { 0.0 };
-        return Ok((over, format!("{wrong} elements differ where one answer is right")));
-    }
-    let terms = stage.terms(op);
-    let limit = ctx.limits.get(&limit_name(op, stage.dtype(), terms))?.value;
-    if limit == 0.0 {
-        // Calibration saw one right answer only.
-        let wrong = residual.misrounds as f64;
-        let over = if residual.misrounds > 0 { 1.0 + wrong } else { 0.0 };
-        return Ok((over, format!("{wrong} elements differ where legal orders never do")));
-    }
-    let by_max = residual.max / limit;
-    let say = format!("largest error {:e} of {limit:e} units", residual.max);
-    if stage.dtype() == samebits::contract::Dtype::F32 {
-        return Ok((by_max, say));
-    }
-    let rate = ctx.limits.get(&rate_name(op, terms))?.value;
-    let digits = residual.surprise(rate);
-    let by_count = digits / ctx.limits.get(SURPRISE)?.value;
-    if by_count > by_max {
-        let (count, of) = (residual.misrounds, residual.elements);
-        return Ok((by_count, format!("{count} of {of} misrounded at a legal rate of {rate:e}")));
-    }
-    Ok((by_max, say))
-}
+use crate::probe::{Known, MODEL_SEED, Probe, SiteResidual, Stage};
+use crate::sites::keyed;
 
 /// Measures a designed run.
 pub fn prepare<'c>(ctx: &'c Context, probe: &Probe) -> Result<Measure<'c>, CheckError> {
@@ -65,6 +23,7 @@ pub fn prepare<'c>(ctx: &'c Context, probe: &Probe) -> Result<Measure<'c>, Check
     let batch = probe.batch;
     let judged = probe.ops.is_empty();
     let keys = probe.past + rows;
+    let mut known = None;
     Ok(Box::new(move |plant: Option<&Plant>| {
         let planted = defect(plant)?.map_or_else(|| Defect::find("null"), Ok)?;
         let ran = stage.run(ctx.seed, planted)?;
@@ -79,9 +38,14 @@ pub fn prepare<'c>(ctx: &'c Context, probe: &Probe) -> Result<Measure<'c>, Check
             alarm: None,
         };
         let mut misrounds = 0;
-        let units = legal_units(ctx, &stage);
-        for found in stage.measure(&ran, &units) {
-            let (over, text) = over_limit(ctx, &stage, &found)?;
+        let ruler = stage.ruler();
+        let units = |op: &str| ruler.legal_units(&ctx.limits, op);
+        let sites = stage.measure(&ran, known.as_ref(), &units);
+        if plant.is_none() {
+            known = Some(Known::new(&ran, &sites));
+        }
+        for found in sites {
+            let (over, text) = ruler.over_limit(&ctx.limits, &found.site, &found.residual)?;
             outcome.compared += found.residual.elements;
             misrounds += found.residual.misrounds;
             if over.is_nan() || over > outcome.measured {

@@ -95,6 +95,12 @@ pub enum Failure {
     /// Two traces that cannot be told apart.
     #[error(transparent)]
     Localize(#[from] crate::localize::LocalizeError),
+    /// A trace that does not fit a model.
+    #[error(transparent)]
+    Forced(#[from] crate::localize::forced::ForcedError),
+    /// A gate that leads nowhere.
+    #[error(transparent)]
+    Gate(#[from] crate::localize::gate::GateError),
     /// A checkpoint.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use samebits::checkpoint::Family;
 use samebits_reports::{
     Checkout, Hashes, Host, Report, Run, Stamp, Verdict, begin, changed_since, fresh, hash_dir,
     hash_file, junit, merge, table, write_atomic, write_row,
@@ -15,7 +16,7 @@ use samebits_reports::{
 
 use super::Failure;
 use crate::checks::tidy;
-use crate::context::{Context, data};
+use crate::context::{Context, data, family};
 use crate::manifest::{Gate, Lane};
 use crate::runner;
 
@@ -42,7 +43,7 @@ pub struct Args {
     /// Run the long gates too.
     #[arg(long)]
     long: bool,
-    /// Point the gates that hold for any checkpoint at this one, and run only those.
+    /// Point the gates that hold for any checkpoint of a family at this one, and run only those.
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
 }
@@ -97,14 +98,21 @@ pub fn current(report: &Report) -> Result<(), Failure> {
 }
 
 /// The gates that the arguments ask for.
-fn chosen(args: &Args, manifests: &Path) -> Result<Vec<Gate>, Failure> {
+fn chosen(args: &Args, family: Option<Family>, manifests: &Path) -> Result<Vec<Gate>, Failure> {
     let filter = args.filter.as_deref().unwrap_or_default();
     let named = |gate: &Gate| {
         if args.exact { gate.id == filter } else { gate.id.contains(filter) }
     };
-    let fits = |gate: &Gate| args.model.is_none() || gate.check.generic();
+    let fits = |gate: &Gate| family.is_none() || gate.check.replaceable() == family;
     let mut gates = Gate::all(manifests)?;
-    gates.retain(|gate| named(gate) && fits(gate));
+    gates.retain(named);
+    let all = gates.len();
+    gates.retain(fits);
+    let others = all - gates.len();
+    if others > 0 {
+        let said = "gates are about another checkpoint or family, and do not run";
+        writeln!(std::io::stderr(), "--model: {others} of {all} {said}")?;
+    }
     if let (false, [only]) = (args.long, gates.as_slice())
         && only.lane == Lane::Long
     {
@@ -173,13 +181,12 @@ pub fn publish(
 /// Runs the command.
 pub fn command(args: &Args, out: &mut dyn Write) -> Result<u8, Failure> {
     let manifests = args.manifests.clone().unwrap_or_else(|| data("manifest"));
-    let gates = chosen(args, &manifests)?;
-    if let Some(model) = &args.model {
-        // Refused here, once, with its own exit code.
-        samebits::checkpoint::Checkpoint::open(model)?;
-    }
+    // A checkpoint is refused here, once, with its own exit code.
+    let of = |path: &PathBuf| Ok::<_, Failure>((path.clone(), family(path)?));
+    let model = args.model.as_ref().map(of).transpose()?;
+    let gates = chosen(args, model.as_ref().map(|(_, family)| *family), &manifests)?;
     let child = std::env::current_exe()?;
-    let ctx = Context::new(args.seed, args.model.clone(), child)?;
+    let ctx = Context::new(args.seed, model, child)?;
     let rows = rows_folder(&format!("run-{}", std::process::id())).join("rows");
     let expected: Vec<_> = gates.iter().map(|gate| runner::expected(gate, &ctx)).collect();
     begin(&rows, &facts(&manifests)?, &expected)?;

@@ -17,6 +17,7 @@ pub struct Counts {
     cached_positions: u64,
     chunk: Option<u64>,
     threads: u64,
+    attention: Option<usize>, // the first layer that has scores
 }
 
 /// A CPU backend whose ops are counted.
@@ -63,9 +64,10 @@ impl Backend for Counted {
         self.inner.exec(site, op);
         let mut counts = self.counts.lock().expect("no thread panics while counting");
         counts.threads = counts.threads.max(rayon::current_num_threads() as u64);
+        let layer = site.layer.unwrap_or(0);
         match op {
             Op::Embed { rows, .. } => counts.rows_per_call.push(*rows as u64),
-            Op::Scores { span, .. } if site.layer == Some(0) => {
+            Op::Scores { span, .. } if *counts.attention.get_or_insert(layer) == layer => {
                 let keys = u64::from(span.keys.values()[0]);
                 if span.rows.first == 0 {
                     counts.cached_positions += keys - span.rows.of as u64;

@@ -1,7 +1,8 @@
 //! What a check does, with the parameters of each kind.
 
+use samebits::checkpoint::Family;
 use samebits::contract::{Dtype, Order};
-use samebits_fixtures::Spec;
+use samebits_fixtures::{HybridSpec, Spec};
 use serde::Deserialize;
 
 use crate::probe::Probe;
@@ -10,14 +11,18 @@ use crate::probe::Probe;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Source {
-    /// The trained tiny model; `--model` replaces it.
+    /// The trained tiny model; a dense `--model` replaces it.
     Embedded,
+    /// The trained tiny hybrid; a hybrid `--model` replaces it.
+    EmbeddedHybrid,
     /// A narrow checkpoint among the fixtures.
     Narrow(String),
-    /// A synthetic checkpoint of a named shape.
+    /// A synthetic checkpoint of a named shape, dense or hybrid.
     Named(String),
-    /// A synthetic checkpoint of any shape.
+    /// A synthetic dense checkpoint of any shape.
     Spec(Spec),
+    /// A synthetic hybrid of any shape.
+    Hybrid(HybridSpec),
 }
 
 /// How a second run differs from the first.
@@ -167,13 +172,20 @@ pub enum Check {
         short: usize,
     },
     /// Checkpoints as users' disks hold them, each with its right verdict.
-    Hostile,
+    Hostile {
+        /// Whose table.
+        #[serde(default)]
+        hybrids: bool,
+    },
     /// Every weight on the device against an independent reader.
     Weights {
         /// The checkpoint.
         model: Source,
         /// The run's dtype.
         dtype: Dtype,
+        /// The order of runs that it is loaded for; the default one unless given.
+        #[serde(default)]
+        order: Option<Order>,
     },
     /// Who may know whom, what may stand where, and how large it may be.
     Tidy,
@@ -337,9 +349,10 @@ pub enum Tokenizer {
 }
 
 impl Check {
-    /// The checkpoint that `--model` replaces, if the check is about any checkpoint.
-    pub fn generic(&self) -> bool {
-        match self {
+    /// The family whose `--model` takes the check's checkpoint's place, if the check is about any
+    /// checkpoint of it.
+    pub fn replaceable(&self) -> Option<Family> {
+        let source = match self {
             Self::Contract { model, .. }
             | Self::Invariance { model, .. }
             | Self::Determinism { model, .. }
@@ -352,8 +365,13 @@ impl Check {
             | Self::GeneratedBatch { model, .. }
             | Self::Resumed { model, .. }
             | Self::Perturbed { model, .. }
-            | Self::Sessions { model, .. } => *model == Source::Embedded,
-            _ => false,
+            | Self::Sessions { model, .. } => model,
+            _ => return None,
+        };
+        match source {
+            Source::Embedded => Some(Family::Qwen3),
+            Source::EmbeddedHybrid => Some(Family::Qwen3_5),
+            _ => None,
         }
     }
 }

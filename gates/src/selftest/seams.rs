@@ -9,7 +9,6 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
-use std::time::Instant;
 
 use samebits::cpu::{Cpu, CpuMem};
 use samebits::generate::{GenerateError, Request, Sequence};
@@ -22,7 +21,7 @@ use samebits_reports::{Matrix, Outdated, Report, Row, Run, fresh, merge, write_r
 
 use crate::checks::determinism::{self, Answer};
 use crate::checks::running::{self, heap};
-use crate::checks::{CheckError, Measure, Outcome, teacher};
+use crate::checks::{CheckError, Measure, Outcome};
 use crate::commands::{Failure, run};
 use crate::compare::{Comparison, compare};
 use crate::context::Context;
@@ -31,7 +30,8 @@ use crate::engine::{Setup, Traces, trace};
 use crate::kill::{self, Column};
 use crate::limits::{LimitError, Limits};
 use crate::manifest::{Gate, ManifestError, Plant};
-use crate::probe::{Ran, SiteResidual, Stage};
+use crate::probe::{Ran, Stage};
+use crate::ruler::Ruler;
 use crate::runner::{self, Completion, Prepared};
 use crate::sites::Sites;
 use crate::stats::{Residual, surprise};
@@ -43,7 +43,7 @@ pub type Unit<'a> = &'a dyn Fn(usize) -> f64;
 pub type Residuals = fn(&[f64], &[f64], Unit<'_>) -> Residual;
 
 /// A site's statistic over its limit, and what to say of it.
-pub type OverLimit = fn(&Context, &Stage, &SiteResidual) -> Result<(f64, String), LimitError>;
+pub type OverLimit = fn(&Ruler, &Limits, &str, &Residual) -> Result<(f64, String), LimitError>;
 
 /// A run of some prompts, perhaps with a planted fault.
 pub type Tapped =
@@ -55,6 +55,9 @@ pub type Referred =
 
 /// A report against the tree, and the files that changed since.
 pub type Fresh = fn(&Report, &Run, Option<&[String]>) -> Result<(), Outdated>;
+
+/// Columns of some defects, with where and from which seed, to a matrix.
+pub type Scored = fn(&[&Defect], &[Column], (Run, u64)) -> Matrix;
 
 /// A generation loop; the last argument is called once a step.
 pub type Looped = fn(
@@ -133,7 +136,7 @@ pub struct Runner {
     /// A gate against defects.
     pub column: fn(&Gate, f64, &mut Measure<'_>, &[&Defect]) -> Result<Column, CheckError>,
     /// Columns to a matrix with its scores.
-    pub matrix: fn(&[&Defect], Vec<Column>, Instant) -> Matrix,
+    pub matrix: Scored,
 }
 
 impl Runner {
@@ -144,7 +147,7 @@ impl Runner {
             answers: determinism::compare,
             residual: |got, want, unit| Residual::of(got, want, unit),
             surprise,
-            over_limit: teacher::over_limit,
+            over_limit: Ruler::over_limit,
             judge: runner::judge,
             row: runner::row,
             completion: runner::completion,

@@ -36,10 +36,10 @@ pub fn trial<E: Number>(kernel: Kernel, draw: &mut Draw) -> Trial {
         eps: [1e-6, 1e-5, 1e-12, 0.0][draw.within(0, 3)],
         order: draw.order(),
     };
-    if kernel == Kernel::Softmax || kernel == Kernel::Silu {
+    if matches!(kernel, Kernel::Softmax | Kernel::Silu | Kernel::Sigmoid) {
         rescale::<E>(draw, kinds[0], &mut operands.a);
     }
-    if kernel == Kernel::RmsNorm && draw.one_in(3) {
+    if matches!(kernel, Kernel::RmsNorm | Kernel::CentredNorm) && draw.one_in(3) {
         let amplitude = [0.03, 0.003, 1e-4][draw.within(0, 2)];
         operands.a.iter_mut().for_each(|a| *a = E::nearest(*a * amplitude).widen());
     }
@@ -87,6 +87,8 @@ fn answer<E: Number>(
     match kernel {
         Kernel::Softmax => (table.softmax)(row, a, operands.order),
         Kernel::RmsNorm => (table.rms_norm)(row, a, b, operands.eps, NormForm::RoundThenScale),
+        Kernel::CentredNorm => (table.rms_norm)(row, a, b, operands.eps, NormForm::ZeroCentred),
+        Kernel::Sigmoid => (table.sigmoid)(row, a),
         Kernel::Rope => (table.rope)(row, a, b, c),
         Kernel::Silu => (table.silu)(row, a),
         Kernel::Mul => (table.mul)(row, a, b),
@@ -108,6 +110,11 @@ fn reference<E: Number>(kernel: Kernel, operands: &Operands) -> Vec<f64> {
             let eps = f64::from(operands.eps);
             oracle.rms_norm(&ops::RmsNorm { x: &a, weight: &b, eps })
         }
+        Kernel::CentredNorm => {
+            let eps = f64::from(operands.eps);
+            oracle.centred_norm(&ops::RmsNorm { x: &a, weight: &b, eps })
+        }
+        Kernel::Sigmoid => oracle.sigmoid(&a),
         Kernel::Rope => {
             let tables = ops::Tables { cos: b, sin: c };
             let (heads, head_dim, first) = (1, len, 0);

@@ -1,7 +1,7 @@
 //! Faults of what turns measurements into rows, and of the kill matrix.
 
 use samebits_defects::Defect;
-use samebits_reports::{Matrix, Row, Status};
+use samebits_reports::{Matrix, Row, Run, Status};
 
 use super::Planting;
 use crate::checks::{CheckError, Measure, Outcome};
@@ -153,12 +153,8 @@ fn not_reached_counts(
 }
 
 /// Scores are shares of what was caught.
-fn survivors_left_out(
-    defects: &[&Defect],
-    columns: Vec<Column>,
-    wall: std::time::Instant,
-) -> Matrix {
-    let mut matrix = kill::matrix(defects, columns, wall);
+fn survivors_left_out(defects: &[&Defect], columns: &[Column], made: (Run, u64)) -> Matrix {
+    let mut matrix = kill::matrix(defects, columns, made);
     for score in
         [&mut matrix.all, &mut matrix.tolerance, &mut matrix.designed, &mut matrix.held_out]
     {
@@ -167,12 +163,8 @@ fn survivors_left_out(
     matrix
 }
 
-fn false_alarms_left_out(
-    defects: &[&Defect],
-    columns: Vec<Column>,
-    wall: std::time::Instant,
-) -> Matrix {
-    let mut matrix = kill::matrix(defects, columns, wall);
+fn false_alarms_left_out(defects: &[&Defect], columns: &[Column], made: (Run, u64)) -> Matrix {
+    let mut matrix = kill::matrix(defects, columns, made);
     matrix.false_alarms.clear();
     matrix
 }

@@ -5,9 +5,9 @@ use samebits_oracle::{self as oracle, Arithmetic, Ideal, Rounded, RunOptions};
 
 use super::Planting;
 use crate::checks::determinism::{self, Answer};
-use crate::checks::teacher;
 use crate::compare;
-use crate::probe::SiteResidual;
+use crate::limits::{LimitError, Limits};
+use crate::ruler::Ruler;
 use crate::selftest::Unit;
 use crate::sites::{Bits, Sites};
 use crate::stats::{self, Residual};
@@ -90,12 +90,13 @@ fn values_not_bits(want: &Sites, got: &Sites, forwards: Forwards<'_>) -> compare
 
 /// The tolerance grows with the root of the number of elements.
 fn limit_by_size(
-    ctx: &crate::context::Context,
-    stage: &crate::probe::Stage,
-    found: &SiteResidual,
-) -> Result<(f64, String), crate::limits::LimitError> {
-    let (over, text) = teacher::over_limit(ctx, stage, found)?;
-    Ok((over / (found.residual.elements as f64).sqrt(), text))
+    ruler: &Ruler,
+    limits: &Limits,
+    site: &str,
+    residual: &Residual,
+) -> Result<(f64, String), LimitError> {
+    let (over, text) = ruler.over_limit(limits, site, residual)?;
+    Ok((over / (residual.elements as f64).sqrt(), text))
 }
 
 /// Errors relative to the size of what the device gave.

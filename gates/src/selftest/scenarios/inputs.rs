@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use samebits::checkpoint::Family;
 use samebits_defects::Defect;
 use samebits_fixtures::golden::{Tensors, tensors};
 use samebits_fixtures::{Spec, paths};
@@ -51,7 +52,7 @@ pub(super) fn seeds(runner: &Runner, _ctx: &Context) -> Verdict {
     hold("a warm cache does not follow the seed", past(&one) != past(&two))?;
     hold("two sequences have the same ids", one.ids[0] != one.ids[1])?;
     for seed in [3, 4] {
-        let model = Some(paths::tiny_qwen3());
+        let model = Some((paths::tiny_qwen3(), Family::Qwen3));
         let ctx = Context::new(seed, model, "gates".into()).map_err(said)?;
         let gate = gate("poison/embedded/bf16")?;
         let repeat = (runner.repeat)(&gate, &ctx);

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
-use std::time::Instant;
 
 use samebits_defects::Defect;
 use samebits_reports::{Cell, Score};
@@ -12,7 +11,7 @@ use crate::context::Context;
 use crate::kill::Column;
 use crate::manifest::Plant;
 use crate::selftest::Runner;
-use crate::selftest::material::{Verdict, clean, gate, planted, said, same};
+use crate::selftest::material::{Verdict, clean, facts, gate, planted, said, same};
 
 /// A fault of the catalogue under another name and class, for residual gates.
 fn fault(id: &str, class: u32) -> Result<Defect, String> {
@@ -61,7 +60,7 @@ pub(super) fn denominator(runner: &Runner, _ctx: &Context) -> Verdict {
         column("bitwise/a", "bitwise", false, &cells(|both| both.1.clone())),
     ];
     let defects: Vec<&Defect> = defects.iter().collect();
-    let matrix = (runner.matrix)(&defects, columns, Instant::now());
+    let matrix = (runner.matrix)(&defects, &columns, (facts(), 1));
     let score = |designated, any, of| Score {
         designated,
         any,
@@ -142,7 +141,7 @@ pub(super) fn baseline(runner: &Runner, _ctx: &Context) -> Verdict {
     }
     let column = ask(|clean| Outcome { measured: 9.0, ..clean }, true)?;
     let red = column.gate.clone();
-    let matrix = (runner.matrix)(&defects, vec![column], Instant::now());
+    let matrix = (runner.matrix)(&defects, &[column], (facts(), 1));
     same("gates red without a fault", matrix.red_baseline.clone(), vec![red])?;
     same("the exit code", matrix.exit_code(), 3)
 }

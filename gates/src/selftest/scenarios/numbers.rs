@@ -7,7 +7,7 @@ use samebits::contract::Dtype;
 use crate::checks::determinism::Answer;
 use crate::context::Context;
 use crate::manifest::Check;
-use crate::probe::{MODEL_SEED, SiteResidual, Stage};
+use crate::probe::{MODEL_SEED, Stage};
 use crate::selftest::Runner;
 use crate::selftest::material::{Verdict, gate, hold, said, same, site, sites};
 use crate::sites::Sites;
@@ -84,11 +84,10 @@ pub(super) fn counts(runner: &Runner, _ctx: &Context) -> Verdict {
     hold(&format!("twice the rate of a million: {many} digits"), many > 100.0)
 }
 
-/// The statistics of an op's site with an error of `max` among `elements`.
-fn one_error(op: &str, max: f64, elements: u64) -> SiteResidual {
+/// Statistics with an error of `max` among `elements`.
+fn one_error(max: f64, elements: u64) -> Residual {
     let rms = max / (elements as f64).sqrt();
-    let residual = Residual { elements, misrounds: 1, max, rms, mean: 0.0, worst: 0 };
-    SiteResidual { site: format!("layers.0.{op}"), sequence: 0, residual, want: 0.0, got: max }
+    Residual { elements, misrounds: 1, max, rms, mean: 0.0, worst: 0 }
 }
 
 pub(super) fn sizes(runner: &Runner, ctx: &Context) -> Verdict {
@@ -96,9 +95,10 @@ pub(super) fn sizes(runner: &Runner, ctx: &Context) -> Verdict {
     let Check::TeacherForced { probe } = &gate.check else {
         return Err(format!("{} is no designed run", gate.id));
     };
-    let stage = Stage::new(probe, MODEL_SEED).map_err(said)?;
-    let over_of = |op, max, elements| {
-        let found = (runner.over_limit)(ctx, &stage, &one_error(op, max, elements));
+    let ruler = Stage::new(probe, MODEL_SEED).map_err(said)?.ruler();
+    let over_of = |op: &str, max, elements| {
+        let site = format!("layers.0.{op}");
+        let found = (runner.over_limit)(&ruler, &ctx.limits, &site, &one_error(max, elements));
         found.map(|(over, _)| over).map_err(said)
     };
     let over = |max, elements| over_of("q_proj", max, elements);
