@@ -17,7 +17,9 @@ mod seams;
 
 pub use faults::plant;
 pub use scenarios::{Scenario, scenarios};
-pub use seams::{Looped, Publish, Runner};
+pub use seams::{
+    Fresh, Looped, OverLimit, Publish, Referred, Residuals, Runner, Scored, Tapped, Unit,
+};
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::rc::Rc;
 
 use samebits::cpu::{Cpu, CpuMem};
@@ -15,7 +16,7 @@ use samebits::model::Model;
 use samebits_defects::{Defect, Poisoned};
 use samebits_fixtures::provenance::{Provenance, Refusal};
 use samebits_fixtures::{Spec, prompt_ids, synthetic};
-use samebits_oracle::{self as oracle, Arithmetic, Ideal, OracleError, RunOptions, Trace};
+use samebits_oracle::{self as oracle, Arithmetic, Ideal, OracleError, Rounded, RunOptions, Trace};
 use samebits_reports::{Matrix, Outdated, Report, Row, Run, fresh, merge, write_row};
 
 use crate::checks::determinism::{self, Answer};
@@ -34,6 +35,29 @@ use crate::ruler::Ruler;
 use crate::runner::{self, Completion, Prepared};
 use crate::sites::Sites;
 use crate::stats::{Residual, surprise};
+
+/// The size of a unit of error at an element.
+pub type Unit<'a> = &'a dyn Fn(usize) -> f64;
+
+/// Values against values.
+pub type Residuals = fn(&[f64], &[f64], Unit<'_>) -> Residual;
+
+/// A site's statistic over its limit, and what to say of it.
+pub type OverLimit = fn(&Ruler, &Limits, &str, &Residual) -> Result<(f64, String), LimitError>;
+
+/// A run of some prompts, perhaps with a planted fault.
+pub type Tapped =
+    fn(&Model<CpuMem>, &Setup, &[Vec<u32>], Option<&Plant>) -> Result<Traces, CheckError>;
+
+/// A run of the reference's model on some ids.
+pub type Referred =
+    fn(&oracle::Model, &dyn Arithmetic, &[u32], &RunOptions) -> Result<Trace, OracleError>;
+
+/// A report against the tree, and the files that changed since.
+pub type Fresh = fn(&Report, &Run, Option<&[String]>) -> Result<(), Outdated>;
+
+/// Columns of some defects, with where and from which seed, to a matrix.
+pub type Scored = fn(&[&Defect], &[Column], (Run, u64)) -> Matrix;
 
 /// A generation loop; the last argument is called once a step.
 pub type Looped = fn(
@@ -54,11 +78,11 @@ pub struct Runner {
     /// One process's answer against another's.
     pub answers: fn(&Answer, &Answer) -> Comparison,
     /// Values against values, in a unit asked for by element.
-    pub residual: fn(&[f64], &[f64], &dyn Fn(usize) -> f64) -> Residual,
+    pub residual: Residuals,
     /// The digits of surprise of a count among so many, at a rate.
     pub surprise: fn(u64, u64, f64) -> f64,
     /// A site's statistic over its limit.
-    pub over_limit: fn(&Ruler, &Limits, &str, &Residual) -> Result<(f64, String), LimitError>,
+    pub over_limit: OverLimit,
     /// A clean and a planted measurement to a row.
     pub judge: fn(&Gate, Row, f64, Outcome, Outcome) -> Row,
     /// A gate to a row.
@@ -78,8 +102,7 @@ pub struct Runner {
     /// A designed run.
     pub ran: fn(&Stage, u64, &Defect) -> Result<Ran, CheckError>,
     /// A run with its taps.
-    pub trace:
-        fn(&Model<CpuMem>, &Setup, &[Vec<u32>], Option<&Plant>) -> Result<Traces, CheckError>,
+    pub trace: Tapped,
     /// A device whose unwritten memory shows.
     pub poisoned: fn(Cpu) -> Seam,
     /// A device whose memory is watched, and what was counted.
@@ -88,11 +111,14 @@ pub struct Runner {
     pub looped: Looped,
     /// What the counted heap of a loop says of it.
     pub heap: fn(&heap::Counted, heap::Case) -> Outcome,
+    /// What a fresh process answers.
+    pub child: fn(&Context, &mut Command, usize) -> Result<Answer, CheckError>,
     /// Exact arithmetic.
     pub exact: fn() -> Box<dyn Arithmetic>,
+    /// Exact arithmetic, rounded where a tensor is stored.
+    pub rounded: fn(oracle::Dtype) -> Box<dyn Arithmetic>,
     /// The reference's run of a model.
-    pub reference:
-        fn(&oracle::Model, &dyn Arithmetic, &[u32], &RunOptions) -> Result<Trace, OracleError>,
+    pub reference: Referred,
     /// Whether a golden may be believed.
     pub golden: fn(&Provenance, &str, &[u8]) -> Result<(), Refusal>,
     /// A row to its file.
@@ -106,11 +132,11 @@ pub struct Runner {
     /// A report's way out.
     pub publish: Publish,
     /// Whether a report is of this tree.
-    pub fresh: fn(&Report, &Run, Option<&[String]>) -> Result<(), Outdated>,
+    pub fresh: Fresh,
     /// A gate against defects.
     pub column: fn(&Gate, f64, &mut Measure<'_>, &[&Defect]) -> Result<Column, CheckError>,
     /// Columns to a matrix with its scores.
-    pub matrix: fn(&[&Defect], &[Column], (Run, u64)) -> Matrix,
+    pub matrix: Scored,
 }
 
 impl Runner {
@@ -139,7 +165,9 @@ impl Runner {
             },
             looped: |b, model, request, mark| running::run_loop(b, model, request, mark),
             heap: heap::outcome,
+            child: determinism::output,
             exact: || Box::new(Ideal),
+            rounded: |dtype| Box::new(Rounded { dtype }),
             reference: oracle::run,
             golden: Provenance::admit,
             write_row,

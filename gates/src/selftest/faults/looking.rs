@@ -1,7 +1,9 @@
 //! Faults of inputs, taps, counts and loops.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::process::Command;
 use std::rc::Rc;
 
 use samebits::cpu::{Cpu, CpuMem};
@@ -10,6 +12,7 @@ use samebits::model::Model;
 use samebits_fixtures::{Spec, container, prompt_ids, synthetic};
 
 use super::Planting;
+use crate::checks::determinism::{self, Answer};
 use crate::checks::running::{self, heap};
 use crate::checks::{CheckError, Outcome};
 use crate::context::Context;
@@ -30,6 +33,7 @@ pub const ALL: &[(&str, Planting)] = &[
     ("tap-overwritten", |r| r.trace = tap_overwritten),
     ("tap-of-last-forward", |r| r.trace = tap_of_last_forward),
     ("plant-left-out", |r| r.trace = |model, setup, prompts, _| trace(model, setup, prompts, None)),
+    ("dead-child-believed", |r| r.child = dead_child_believed),
     ("memory-of-zeros", |r| r.poisoned = Seam::new),
     ("hook-disarmed", |r| r.watched = hook_disarmed),
     ("checked-before-loop", |r| r.looped = checked_before_loop),
@@ -100,6 +104,21 @@ fn tap_of_last_forward(
         }
     }
     Ok(traces)
+}
+
+/// A process that did not answer had nothing to say against anyone.
+fn dead_child_believed(
+    ctx: &Context,
+    command: &mut Command,
+    index: usize,
+) -> Result<Answer, CheckError> {
+    determinism::output(ctx, command, index).or(Ok(Answer {
+        weights: BTreeMap::new(),
+        sites: BTreeMap::new(),
+        argmax: Vec::new(),
+        generated: Vec::new(),
+        hits: 1,
+    }))
 }
 
 fn hook_disarmed(cpu: Cpu) -> (Seam, Rc<Cell<Traffic>>) {

@@ -1,13 +1,14 @@
 //! Faults of comparison and statistics, and of the reference.
 
 use samebits_oracle::ops::Tables;
-use samebits_oracle::{self as oracle, Arithmetic, Ideal, RunOptions};
+use samebits_oracle::{self as oracle, Arithmetic, Ideal, Rounded, RunOptions};
 
 use super::Planting;
 use crate::checks::determinism::{self, Answer};
 use crate::compare;
 use crate::limits::{LimitError, Limits};
 use crate::ruler::Ruler;
+use crate::selftest::Unit;
 use crate::sites::{Bits, Sites};
 use crate::stats::{self, Residual};
 
@@ -24,11 +25,12 @@ pub const ALL: &[(&str, Planting)] = &[
     ("count-by-share", |r| r.surprise = count_by_share),
     ("ids-only", |r| r.answers = ids_only),
     ("reference-eps", |r| r.exact = || Box::new(EpsTenfold)),
+    ("reference-cast-order", |r| r.rounded = |dtype| Box::new(CastLate(Rounded { dtype }))),
     ("reference-positions", |r| r.reference = positions_from_one),
 ];
 
 /// `err > tol` is false of a NaN: only what is greater is an error.
-fn nan_within(got: &[f64], want: &[f64], unit: &dyn Fn(usize) -> f64) -> Residual {
+fn nan_within(got: &[f64], want: &[f64], unit: Unit<'_>) -> Residual {
     let got: Vec<f64> =
         got.iter().zip(want).map(|(g, w)| if (g - w).abs() > 0.0 { *g } else { *w }).collect();
     Residual::of(&got, want, unit)
@@ -64,7 +66,7 @@ fn zeros_unwritten(want: &Sites, got: &Sites, forwards: Forwards<'_>) -> compare
     compare::compare(want, &altered(want, got, kept), forwards)
 }
 
-fn zeros_skipped(got: &[f64], want: &[f64], unit: &dyn Fn(usize) -> f64) -> Residual {
+fn zeros_skipped(got: &[f64], want: &[f64], unit: Unit<'_>) -> Residual {
     let got: Vec<f64> =
         got.iter().zip(want).map(|(g, w)| if *g == 0.0 { *w } else { *g }).collect();
     Residual::of(&got, want, unit)
@@ -98,7 +100,7 @@ fn limit_by_size(
 }
 
 /// Errors relative to the size of what the device gave.
-fn error_by_device(got: &[f64], want: &[f64], unit: &dyn Fn(usize) -> f64) -> Residual {
+fn error_by_device(got: &[f64], want: &[f64], unit: Unit<'_>) -> Residual {
     Residual::of(got, want, |i| unit(i) * (got[i] / want[i]).abs().max(1.0))
 }
 
@@ -141,6 +143,40 @@ impl Arithmetic for EpsTenfold {
 
     fn softmax_row(&self, x: &[f64]) -> Vec<f64> {
         Ideal.softmax_row(x)
+    }
+}
+
+/// Rounded arithmetic whose norm meets its weight before it is stored.
+struct CastLate(Rounded);
+
+impl Arithmetic for CastLate {
+    fn round(&self, x: f64) -> f64 {
+        self.0.round(x)
+    }
+
+    fn constant(&self, x: f64) -> f64 {
+        self.0.constant(x)
+    }
+
+    fn masked(&self) -> f64 {
+        self.0.masked()
+    }
+
+    fn rotary(&self, theta: f64, head_dim: usize, positions: usize) -> Tables {
+        self.0.rotary(theta, head_dim, positions)
+    }
+
+    fn dot(&self, x: &[f64], w: &[f64], block: usize) -> f64 {
+        self.0.dot(x, w, block)
+    }
+
+    fn softmax_row(&self, x: &[f64]) -> Vec<f64> {
+        self.0.softmax_row(x)
+    }
+
+    fn norm_row(&self, x: &[f64], weight: &[f64], eps: f64) -> Vec<f64> {
+        let scale = self.root_scale(x, eps);
+        x.iter().zip(weight).map(|(x, w)| self.round(x * scale * w)).collect()
     }
 }
 

@@ -1,5 +1,8 @@
 //! What is seen of a device: taps, counts, memory that nobody wrote.
 
+use std::ops::{Add, Mul};
+use std::process::Command;
+
 use half::bf16;
 use samebits::contract::{Dtype, Order};
 use samebits::cpu::{Cpu, Kernels};
@@ -38,8 +41,11 @@ fn taps_of(runner: &Runner, ctx: &Context, plant: Option<&Plant>) -> Result<Site
     Ok(traces.sequences.remove(0))
 }
 
+/// What is done to two numbers.
+type Each = fn(f32, f32) -> f32;
+
 /// `a op b`, element by element, rounded to bf16 once, as bits.
-fn each(a: &[f64], b: &[f64], op: fn(f32, f32) -> f32) -> Vec<u32> {
+fn each(a: &[f64], b: &[f64], op: Each) -> Vec<u32> {
     let one = |(a, b): (&f64, &f64)| bf16::from_f32(op(*a as f32, *b as f32)).to_bits();
     a.iter().zip(b).map(one).map(u32::from).collect()
 }
@@ -52,12 +58,10 @@ pub(super) fn taps(runner: &Runner, ctx: &Context) -> Verdict {
     let mut stream = "embed_tokens".to_owned();
     for layer in 0..layers {
         let own = |op: &str| format!("layers.{layer}.{op}");
-        let (sum, product): (fn(f32, f32) -> f32, fn(f32, f32) -> f32) =
-            (|a, b| a + b, |a, b| a * b);
         for (out, a, b, op) in [
-            (own("attn_residual"), stream.clone(), own("o_proj"), sum),
-            (own("mul"), own("silu"), own("up_proj"), product),
-            (own("mlp_residual"), own("attn_residual"), own("down_proj"), sum),
+            (own("attn_residual"), stream.clone(), own("o_proj"), Add::add as Each),
+            (own("mul"), own("silu"), own("up_proj"), Mul::mul),
+            (own("mlp_residual"), own("attn_residual"), own("down_proj"), Add::add),
         ] {
             let want = each(&get(&a)?.values(), &get(&b)?.values(), op);
             hold(&format!("{out} is not made of {a} and {b}"), get(&out)?.bits == want)?;
@@ -89,6 +93,15 @@ pub(super) fn flipped(runner: &Runner, ctx: &Context) -> Verdict {
     let first = compare(&flipped).first;
     let seen = first.as_ref().map(|f| (f.op.as_str(), f.layer, f.ulps));
     same("a flipped bit", seen, Some(("down_proj", Some(0), Some(1))))
+}
+
+pub(super) fn children(runner: &Runner, ctx: &Context) -> Verdict {
+    for (why, word) in [("dies", "no-such-command"), ("answers no hashes", "--version")] {
+        let answer = (runner.child)(ctx, Command::new(&ctx.child).arg(word), 0);
+        hold(&format!("a process that {why} is believed"), answer.is_err())?;
+    }
+    let mut absent = Command::new(ctx.child.join("absent"));
+    hold("a process that never began is believed", (runner.child)(ctx, &mut absent, 0).is_err())
 }
 
 pub(super) fn poison(runner: &Runner, _ctx: &Context) -> Verdict {

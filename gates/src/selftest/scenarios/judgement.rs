@@ -113,7 +113,8 @@ pub(super) fn bounds(runner: &Runner, _ctx: &Context) -> Verdict {
     let (id, op) = GATE;
     let gate = gate(id)?;
     for limit in [f64::INFINITY, f64::NAN, -1.0] {
-        let found = (planted(1e300, op), planted(f64::INFINITY, op));
+        // A NaN lies within nothing: the control is armed.
+        let found = (planted(1e300, op), planted(f64::NAN, op));
         let row = judged(runner, &gate, limit, found);
         row_is(&format!("a limit of {limit}"), &row, Status::Error, "bad limit")?;
     }

@@ -73,11 +73,15 @@ pub(super) fn denominator(runner: &Runner, _ctx: &Context) -> Verdict {
     same("tolerance gates", matrix.tolerance, score(1, 1, 4))?;
     let held = Score { of: 1, ..Score::default() };
     same("classes held out", matrix.held_out, held)?;
+    same("classes designed with", matrix.designed, Score { of: 3, ..matrix.tolerance })?;
     same("alive or absent", matrix.red(), vec!["lives", "by-bits", "not-there", "cannot-run"])?;
     same("false alarms", matrix.false_alarms.len(), 1)?;
     same("rows", matrix.rows.len(), 7)?;
     same("the exit code", matrix.exit_code(), 1)
 }
+
+/// What becomes of a clean measurement.
+type Change = fn(Outcome) -> Outcome;
 
 /// What a check says of the clean engine and of each fault.
 fn answer(sound: bool, plant: Option<&Plant>) -> Result<Outcome, CheckError> {
@@ -100,7 +104,7 @@ pub(super) fn baseline(runner: &Runner, _ctx: &Context) -> Verdict {
     let ids = ["caught", "nan", "lives", "not-there", "cannot-run", "dies"];
     let defects = ids.iter().map(|id| fault(id, 1)).collect::<Result<Vec<_>, _>>()?;
     let defects: Vec<&Defect> = defects.iter().collect();
-    let ask = |sound: fn(Outcome) -> Outcome, green| {
+    let ask = |sound: Change, green| {
         let mut measure: Measure<'_> = Box::new(move |plant| {
             let said = answer(green, plant)?;
             Ok(if plant.is_none() { sound(said) } else { said })
@@ -123,7 +127,7 @@ pub(super) fn baseline(runner: &Runner, _ctx: &Context) -> Verdict {
         ("dies", (true, true, false)),
     ]);
     same("what a green gate says", got, want)?;
-    let reds: [(&str, bool, fn(Outcome) -> Outcome); 5] = [
+    let reds: [(&str, bool, Change); 5] = [
         ("a red baseline", false, |clean| clean),
         ("a NaN", true, |clean| Outcome { measured: f64::NAN, ..clean }),
         ("no work", true, |clean| Outcome { compared: 0, expected: 0, ..clean }),

@@ -59,11 +59,13 @@ table! {
     inputs::variety "what is drawn varies: ids, and the weights of every tensor";
     devices::taps "a tap holds what its op wrote, at every layer and forward";
     devices::flipped "one flipped bit is seen where it is, and no fault is no difference";
+    devices::children "a process that dies, or answers something else, has said nothing";
     devices::poison "memory that nothing has written reads as NaN";
     devices::hook "every call of a device's memory is counted as what it is";
     devices::steps "a loop is looked at after each step, not before the first";
     devices::heap "a heap that is not counted, or grows in the last step, is red";
     reference::paper "exact arithmetic gives what a pencil gives";
+    reference::rounding "what is stored is rounded, once and to even, and nothing else is";
     reference::transformers "the reference's bits are those that Transformers recorded";
     reference::goldens "a golden is what Transformers made at the version that is answered for";
     reports::rows "rows are whole, asked for, of this run, and written once";

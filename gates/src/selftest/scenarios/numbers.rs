@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use samebits::contract::Dtype;
+
 use crate::checks::determinism::Answer;
 use crate::context::Context;
 use crate::manifest::Check;
@@ -32,6 +34,10 @@ pub(super) fn bits(runner: &Runner, _ctx: &Context) -> Verdict {
         same(why, found.first.as_ref().and_then(|f| f.element), element)?;
         same(why, found.first.is_some(), differing > 0)?;
     }
+    let mut wider = want.clone();
+    wider.values_mut().for_each(|site| site.dtype = Dtype::F32);
+    let found = (runner.compare)(&want, &wider, std::slice::from_ref(&(0..2)));
+    same("the same bits in another dtype", (found.differing, found.compared), (1, 0))?;
     let none = (runner.compare)(&want, &Sites::new(), std::slice::from_ref(&(0..2)));
     same("absent tensors do not count as compared", none.compared, 0)
 }
@@ -90,11 +96,12 @@ pub(super) fn sizes(runner: &Runner, ctx: &Context) -> Verdict {
         return Err(format!("{} is no designed run", gate.id));
     };
     let ruler = Stage::new(probe, MODEL_SEED).map_err(said)?.ruler();
-    let over = |max, elements| {
-        let found =
-            (runner.over_limit)(&ruler, &ctx.limits, "layers.0.q_proj", &one_error(max, elements));
+    let over_of = |op: &str, max, elements| {
+        let site = format!("layers.0.{op}");
+        let found = (runner.over_limit)(&ruler, &ctx.limits, &site, &one_error(max, elements));
         found.map(|(over, _)| over).map_err(said)
     };
+    let over = |max, elements| over_of("q_proj", max, elements);
     let (few, many) = (8, 1_000_000);
     let limit = 1.0 / over(1.0, few)?;
     hold("the limit is a positive number", limit.is_finite() && limit > 0.0)?;
@@ -104,6 +111,11 @@ pub(super) fn sizes(runner: &Runner, ctx: &Context) -> Verdict {
             same(&format!("an error of {max} among {elements}"), over > 1.0, red)?;
         }
         same("over the limit", over(max, few)?, over(max, many)?)?;
+    }
+    for elements in [few, many] {
+        // A copy has one right answer, however near another one is.
+        let over = over_of("k_cache", limit / 2.0, elements)?;
+        hold(&format!("one wrong copy among {elements} is within its limit"), over > 1.0)?;
     }
     Ok(())
 }

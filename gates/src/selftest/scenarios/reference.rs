@@ -63,6 +63,29 @@ pub(super) fn paper(runner: &Runner, _ctx: &Context) -> Verdict {
     close("a sum", &exact.add(&[3.0], &[-2.0]).values, &[1.0])
 }
 
+pub(super) fn rounding(runner: &Runner, _ctx: &Context) -> Verdict {
+    let bf16 = (runner.rounded)(Dtype::Bf16);
+    // 0.6 and 0.8 are stored as 154 and 205 of 256, and only then meet the weight.
+    let norm = RmsNorm { x: &[3.0, 4.0], weight: &[3.0, 1.0], eps: 12.5 };
+    let stored = [154.0 * 3.0 / 256.0, 205.0 / 256.0];
+    same("a norm", bf16.rms_norm(&norm).values, stored.to_vec())?;
+    let step = 1.0 / 128.0; // of bf16 from 1 to 2
+    let linear = |last| {
+        let op = Linear { x: &[1.0, 1.0], weight: &[1.0, last], k: 2, true_rows: 1 };
+        bf16.linear(&op).values
+    };
+    same("half a step above an even number", linear(0.5 * step), vec![1.0])?;
+    same("half a step above an odd one", linear(1.5 * step), vec![1.0 + 2.0 * step])?;
+    let product = bf16.mul(&[1.0 + step], &[1.0 + step]).values;
+    same("a product", product, vec![1.0 + 2.0 * step])?;
+    same("a sum", bf16.add(&[1.0], &[0.25 * step]).values, vec![1.0])?;
+    let least = -(2.0 - step) * 2f64.powi(127);
+    same("the value of a hidden key", bf16.masked(), least)?;
+    let f32 = (runner.rounded)(Dtype::F32);
+    same("a sum in f32", f32.add(&[1.0], &[0.25 * step]).values, vec![1.0 + 0.25 * step])?;
+    same("a sum below f32", f32.add(&[1.0], &[2f64.powi(-30)]).values, vec![1.0])
+}
+
 pub(super) fn transformers(runner: &Runner, ctx: &Context) -> Verdict {
     let name = golden::NARROW[0];
     let file = paths::golden(&format!("{name}.bf16.safetensors"));
