@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use samebits::commands::{Failure, generate, hash, inspect, logits, pin, sanity};
+use samebits::commands::{Failure, INTERRUPTED, generate, hash, inspect, logits, pin, sanity};
 
 /// An exact inference engine for Qwen3: the same bits everywhere.
 #[derive(Parser)]
@@ -32,6 +32,8 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    // Without a handler the signal ends the process as well, but may leave a half-written file.
+    let _ = ctrlc::set_handler(interrupted);
     let mut out = io::stdout();
     match execute(&cli.command, &mut out) {
         Ok(code) => ExitCode::from(code),
@@ -42,6 +44,12 @@ fn main() -> ExitCode {
             ExitCode::from(failure.exit_code())
         }
     }
+}
+
+/// Ctrl-C: one line, and nothing half-written.
+fn interrupted() {
+    let _ = writeln!(io::stderr(), "samebits: interrupted");
+    samebits::output::abandon(INTERRUPTED)
 }
 
 fn execute(command: &Command, out: &mut (dyn Write + Send)) -> Result<u8, Failure> {

@@ -1,9 +1,20 @@
-//! Output files: written whole or not at all.
+//! Output files: written whole or not at all, also where the process is ended meanwhile.
 
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tempfile::NamedTempFile;
+
+/// Temporary files that are being filled. One list for the process, since a signal is for all of
+/// it.
+static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+fn unfinished() -> MutexGuard<'static, Vec<PathBuf>> {
+    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Fills a temporary file beside `path`, flushes it, and renames it to `path`.
 ///
@@ -18,10 +29,7 @@ pub fn write_whole(path: &Path, fill: impl FnOnce(&Path) -> io::Result<()>) -> i
     let beside = target.parent().filter(|p| !p.as_os_str().is_empty());
     let beside = beside.unwrap_or(Path::new("."));
     let scratch = std::env::temp_dir();
-    // The umask decides who may read the file, as for any other output.
-    let mode = Permissions::from_mode(0o666);
-    let folder = if special { &scratch } else { beside };
-    let file = tempfile::Builder::new().permissions(mode).tempfile_in(folder)?;
+    let (file, _listed) = begin(if special { &scratch } else { beside })?;
     let mode = file.as_file().metadata()?.permissions();
     fill(file.path())?;
     // `fill` may have put another file in place.
@@ -34,6 +42,38 @@ pub fn write_whole(path: &Path, fill: impl FnOnce(&Path) -> io::Result<()>) -> i
     filled.sync_all()?;
     file.persist(&target)?;
     File::open(beside)?.sync_all()
+}
+
+/// Removes the files that are being filled and ends the process.
+///
+/// The list stays locked, so that no other thread finishes a file or reports that one is gone.
+pub fn abandon(exit_code: u8) -> ! {
+    let list = unfinished();
+    for file in list.iter() {
+        // One that has its own name by now is whole, and one that is gone needs nothing.
+        let _ = fs::remove_file(file);
+    }
+    std::process::exit(exit_code.into())
+}
+
+/// A temporary file in `folder`, listed for as long as the second value lives.
+fn begin(folder: &Path) -> io::Result<(NamedTempFile, Listed)> {
+    // The umask decides who may read the file, as for any other output.
+    let mode = Permissions::from_mode(0o666);
+    let mut list = unfinished();
+    let file = tempfile::Builder::new().permissions(mode).tempfile_in(folder)?;
+    list.push(file.path().to_path_buf());
+    let listed = Listed(file.path().to_path_buf());
+    Ok((file, listed))
+}
+
+/// An entry of the list.
+struct Listed(PathBuf);
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        unfinished().retain(|file| *file != self.0);
+    }
 }
 
 #[cfg(test)]
@@ -53,6 +93,10 @@ mod tests {
         assert!(failed.is_err());
         assert_eq!(fs::read_to_string(&file).expect("it is there"), "two");
         assert_eq!(fs::read_dir(dir.path()).expect("it is there").count(), 2, "nothing is left");
+        let listed = |at: &Path| unfinished().iter().any(|file| file == at);
+        write_whole(&file, |at| fs::write(at, listed(at).to_string())).expect("it is written");
+        assert_eq!(fs::read_to_string(&file).expect("it is there"), "true", "listed meanwhile");
+        assert!(!unfinished().iter().any(|left| left.starts_with(dir.path())), "and not after");
     }
 
     #[test]

@@ -169,6 +169,30 @@ fn a_pin_is_kept_or_broken() {
 }
 
 #[test]
+fn an_embedded_model_is_pinned_by_its_name() {
+    let dir = tempfile::tempdir().expect("a scratch folder");
+    let pin = dir.path().join("pin.json").display().to_string();
+    for (model, other) in [("tiny-qwen3", "tiny-qwen3.5"), ("tiny-qwen3.5", "tiny-qwen3")] {
+        let made = output(&["pin", model, "--out", &pin]);
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        for (args, code) in [
+            (&["pin", model, "--check", &pin][..], 0),
+            (&["sanity", model, "--expect", &pin], 0),
+            (&["pin", other, "--check", &pin], 1),
+            (&["sanity", other, "--expect", &pin], 1),
+        ] {
+            let got = output(args);
+            let said = String::from_utf8_lossy(&got.stderr);
+            assert_eq!(got.status.code(), Some(code), "{args:?}: {said}");
+        }
+    }
+    let got = output(&["pin", "tiny-qwen4"]);
+    let said = String::from_utf8_lossy(&got.stderr);
+    assert_eq!(got.status.code(), Some(2), "{said}");
+    assert!(said.contains("tiny-qwen4") && said.lines().count() == 1, "{said}");
+}
+
+#[test]
 fn json_tells_ids_text_reason_and_timings() {
     let got = output(&[
         "generate",

@@ -8,6 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::embedded::{Files, MODELS};
 use super::error::{CheckpointError, Refusal};
 use super::recognise::{PREFIX_BYTES, impostor};
 use super::source::{FileSource, Source, StaticSource};
@@ -21,7 +22,7 @@ pub(super) enum Folder {
     /// A directory.
     Disk(PathBuf),
     /// Files in the program: names and bytes.
-    Embedded(&'static [(&'static str, &'static [u8])]),
+    Embedded(Files),
 }
 
 impl Folder {
@@ -32,6 +33,16 @@ impl Folder {
             Ok(_) => Err(Refusal::NotFolder.of(path)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Err(Refusal::NoFolder.of(path)),
             Err(e) => Err(Refusal::Read(e.into()).of(path)),
+        }
+    }
+
+    /// What a user calls `name`: that directory, or where there is none the model of that name that
+    /// is part of the program.
+    pub fn find(name: &Path) -> Result<Self, CheckpointError> {
+        let called = |known: &str| name.to_str() == Some(known);
+        match MODELS.iter().find(|(known, _)| called(known)) {
+            Some((_, files)) if !name.exists() => Ok(Self::Embedded(files)),
+            _ => Self::disk(name),
         }
     }
 

@@ -32,17 +32,17 @@ pub struct Hashes {
 /// What is done while hashing: called with bytes as they are done, from any thread.
 pub type Progress<'a> = &'a (dyn Fn(u64) + Sync);
 
-/// Hashes of the folder `dir`, admitted or not; without tensors where the weight files cannot be
+/// Hashes of what a user calls `model`, admitted or not; without tensors where the weight files cannot be
 /// indexed.
 ///
 /// # Errors
 /// A file that cannot be read or changes meanwhile.
 pub fn hash_folder(
-    dir: &Path,
+    model: &Path,
     skip: &[&Path],
     progress: Progress<'_>,
 ) -> Result<Hashes, CheckpointError> {
-    let folder = Folder::disk(dir)?;
+    let folder = Folder::find(model)?;
     let index = super::index(&folder, &mut Vec::new()).ok();
     hash(&folder, index.as_ref(), skip, progress)
 }
@@ -51,8 +51,8 @@ pub fn hash_folder(
 ///
 /// # Errors
 /// A file that cannot be opened.
-pub fn total_bytes(dir: &Path, skip: &[&Path]) -> Result<u64, CheckpointError> {
-    let folder = Folder::disk(dir)?;
+pub fn total_bytes(model: &Path, skip: &[&Path]) -> Result<u64, CheckpointError> {
+    let folder = Folder::find(model)?;
     let mut bytes = 0;
     for name in pinned_names(&folder, skip)? {
         bytes += folder.open(&name)?.map_or(0, |source| source.size());

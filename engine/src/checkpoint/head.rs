@@ -28,20 +28,28 @@ use crate::contract::Dtype;
 const CHUNK: u64 = 1 << 20;
 
 /// How embedding and head contradict the configuration.
+///
+/// The embedding's name depends on the family and on who exported the file; the head's does not.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HeadError {
-    #[error("neither model.embed_tokens.weight nor lm_head.weight is there")]
-    Neither,
+    #[error("neither {embedding} nor lm_head.weight is there")]
+    Neither { embedding: String },
     #[error("tie_word_embeddings is false, but there is no lm_head.weight")]
     NoHead,
-    #[error("tie_word_embeddings is false, but there is no model.embed_tokens.weight")]
-    NoEmbedding,
-    /// The first place where they differ.
-    #[error(
-        "tie_word_embeddings is true, but lm_head.weight differs from model.embed_tokens.weight \
-         at [{row}, {column}]: {head} and {embedding}"
-    )]
-    Different { row: u64, column: u64, head: f32, embedding: f32 },
+    #[error("tie_word_embeddings is false, but there is no {embedding}")]
+    NoEmbedding { embedding: String },
+    #[error("tie_word_embeddings is true, but lm_head.weight differs from {embedding} at {place}")]
+    Different { embedding: String, place: Place },
+}
+
+/// The first place where embedding and head differ, and what is there.
+#[derive(Debug, thiserror::Error)]
+#[error("[{row}, {column}]: {head} and {embedding}")]
+pub(super) struct Place {
+    row: u64,
+    column: u64,
+    head: f32,
+    embedding: f32,
 }
 
 /// Fills both roles of `map` by the table; whether they are tied.
@@ -53,17 +61,20 @@ pub(super) fn resolve(
     dtype: Dtype,
 ) -> Result<bool, CheckpointError> {
     let refuse = |error| Err(Refusal::Head(error).of(folder.path()));
+    let embedding_name = || map.name(Role::EmbedTokens);
     match (config.tie_word_embeddings, map.get(Role::EmbedTokens), map.get(Role::LmHead)) {
-        (_, None, None) => return refuse(HeadError::Neither),
+        (_, None, None) => return refuse(HeadError::Neither { embedding: embedding_name() }),
         (false, Some(_), Some(_)) => return Ok(false),
         (false, Some(_), None) => return refuse(HeadError::NoHead),
-        (false, None, Some(_)) => return refuse(HeadError::NoEmbedding),
+        (false, None, Some(_)) => {
+            return refuse(HeadError::NoEmbedding { embedding: embedding_name() });
+        }
         (true, Some(embedding), None) => map.set(Role::LmHead, embedding),
         (true, None, Some(head)) => map.set(Role::EmbedTokens, head),
         (true, Some(embedding), Some(head)) => {
             let tensors = index.tensors();
-            if let Some(error) = difference(index, &tensors[embedding], &tensors[head], dtype)? {
-                return refuse(error);
+            if let Some(place) = difference(index, &tensors[embedding], &tensors[head], dtype)? {
+                return refuse(HeadError::Different { embedding: embedding_name(), place });
             }
             map.set(Role::LmHead, embedding);
         }
@@ -77,7 +88,7 @@ fn difference(
     embedding: &TensorInfo,
     head: &TensorInfo,
     dtype: Dtype,
-) -> Result<Option<HeadError>, CheckpointError> {
+) -> Result<Option<Place>, CheckpointError> {
     let columns = head.shape[1];
     let mut start = 0;
     while start < head.elements() {
@@ -88,12 +99,7 @@ fn difference(
         if let Some(i) = ours.iter().zip(&theirs).position(differ) {
             let at = start + i as u64;
             let (row, column) = (at / columns, at % columns);
-            return Ok(Some(HeadError::Different {
-                row,
-                column,
-                head: ours[i],
-                embedding: theirs[i],
-            }));
+            return Ok(Some(Place { row, column, head: ours[i], embedding: theirs[i] }));
         }
         start += n;
     }

@@ -113,6 +113,11 @@ impl WeightMap {
         self.parts.get(&role).copied()
     }
 
+    /// What the tensor of `role` is called in a checkpoint that spells names as this one does.
+    pub fn name(&self, role: Role) -> String {
+        role.named(self.prefix)
+    }
+
     /// Lets `role` be played by the tensor `number`.
     pub fn set(&mut self, role: Role, number: usize) {
         self.parts.insert(role, number);

@@ -118,11 +118,7 @@ impl Checkpoint {
     /// # Errors
     /// As [`Self::open_as`].
     pub fn find(name: &Path, dtype: Option<Dtype>) -> Result<Self, CheckpointError> {
-        let embedded = || Self::embedded_named(name.to_str()?, dtype);
-        match name.exists() {
-            true => Self::open_as(name, dtype),
-            false => embedded().unwrap_or_else(|| Self::open_as(name, dtype)),
-        }
+        Self::admit(Folder::find(name)?, dtype)
     }
 
     fn admit(folder: Folder, dtype: Option<Dtype>) -> Result<Self, CheckpointError> {

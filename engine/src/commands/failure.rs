@@ -19,6 +19,8 @@ pub const USAGE: u8 = 2;
 pub const REFUSED: u8 = 4;
 /// Exit code where memory or disk does not suffice.
 pub const EXHAUSTED: u8 = 5;
+/// Exit code of a command that was interrupted from the keyboard.
+pub const INTERRUPTED: u8 = 130;
 
 /// Why a command stopped.
 #[derive(Debug, Error)]

@@ -1,7 +1,8 @@
 //! The commands of the `samebits` binary, one file each, with all sentences they print.
 //!
 //! stdout is data, stderr is progress and errors, the exit code is the verdict: 0 good, 1 a
-//! comparison failed, 2 usage or environment, 4 a checkpoint was refused, 5 out of a resource.
+//! comparison failed, 2 usage or environment, 4 a checkpoint was refused, 5 out of a resource, 130
+//! interrupted.
 
 mod failure;
 mod settings;
@@ -13,5 +14,5 @@ pub mod logits;
 pub mod pin;
 pub mod sanity;
 
-pub use failure::Failure;
+pub use failure::{Failure, INTERRUPTED};
 pub use settings::{RunArgs, Settings, parse_ids};

@@ -15,7 +15,7 @@ use crate::checkpoint::{Checkpoint, CheckpointError, hashing};
 /// Arguments of `pin`.
 #[derive(Debug, clap::Args)]
 pub struct PinArgs {
-    /// Folder of the model, in Hugging Face layout.
+    /// Folder of the model, in Hugging Face layout; or the name of an embedded one.
     pub model: PathBuf,
     /// Write the pin here; otherwise it goes to stdout.
     #[arg(long, value_name = "FILE", conflicts_with = "check")]
@@ -73,7 +73,7 @@ pub fn run<E: std::error::Error>(
         let pinned = Pin::load(file)?;
         return check(args, &pinned, out);
     }
-    let checkpoint = Checkpoint::open(&args.model).map_err(PinError::from)?;
+    let checkpoint = Checkpoint::find(&args.model, None).map_err(PinError::from)?;
     let skip: Vec<_> = args.out.as_deref().into_iter().collect();
     let bar = bar(hashing::total_bytes(&args.model, &skip).map_err(PinError::from)?);
     let mut pin = Pin::take(&checkpoint, &skip, &|bytes| bar.inc(bytes))?;
@@ -100,7 +100,7 @@ fn check<E: std::error::Error>(
     for difference in &differences {
         writeln!(out, "{}", sentence(difference)).map_err(PinCommandError::Output)?;
     }
-    let refused: Option<CheckpointError> = Checkpoint::open(&args.model).err();
+    let refused: Option<CheckpointError> = Checkpoint::find(&args.model, None).err();
     match refused {
         Some(error) if differences.is_empty() => Err(PinError::from(error).into()),
         Some(error) => {
