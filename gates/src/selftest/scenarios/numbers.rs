@@ -6,8 +6,10 @@ use samebits::contract::Dtype;
 
 use crate::checks::determinism::Answer;
 use crate::context::Context;
+use crate::limits::Limit;
 use crate::manifest::Check;
 use crate::probe::{MODEL_SEED, Stage};
+use crate::ruler::{Ruler, SURPRISE, limit_name, rate_name};
 use crate::selftest::Runner;
 use crate::selftest::material::{Verdict, gate, hold, said, same, site, sites};
 use crate::sites::Sites;
@@ -84,10 +86,16 @@ pub(super) fn counts(runner: &Runner, _ctx: &Context) -> Verdict {
     hold(&format!("twice the rate of a million: {many} digits"), many > 100.0)
 }
 
-/// Statistics with an error of `max` among `elements`.
-fn one_error(max: f64, elements: u64) -> Residual {
-    let rms = max / (elements as f64).sqrt();
-    Residual { elements, misrounds: 1, max, rms, mean: 0.0, worst: 0 }
+/// Statistics with so many misrounds, the largest an error of `max`, among `elements`.
+fn errors(misrounds: u64, max: f64, elements: u64) -> Residual {
+    let rms = max * (misrounds as f64 / elements as f64).sqrt();
+    Residual { elements, misrounds, max, rms, mean: 0.0, worst: 0 }
+}
+
+/// A limit of a self-test's own.
+fn limit(value: f64, dtype: Dtype) -> Limit {
+    let [statistic, provenance] = ["a statistic", "a self-test"].map(str::to_owned);
+    Limit { value, statistic, dtype: dtype.name().to_owned(), provenance }
 }
 
 pub(super) fn sizes(runner: &Runner, ctx: &Context) -> Verdict {
@@ -96,26 +104,32 @@ pub(super) fn sizes(runner: &Runner, ctx: &Context) -> Verdict {
         return Err(format!("{} is no designed run", gate.id));
     };
     let ruler = Stage::new(probe, MODEL_SEED).map_err(said)?.ruler();
-    let over_of = |op: &str, max, elements| {
-        let site = format!("layers.0.{op}");
-        let found = (runner.over_limit)(&ruler, &ctx.limits, &site, &one_error(max, elements));
+    let over = |dtype: Dtype, most: f64, op: &str, found: Residual| {
+        let ruler = Ruler { dtype, ..ruler };
+        let terms = ruler.terms(op);
+        let rate = limit(0.001, Dtype::Bf16);
+        let limits = ctx.limits.clone().with(&limit_name(op, dtype, terms), limit(most, dtype));
+        let limits = limits.with(&rate_name(op, terms), rate).with(SURPRISE, limit(6.0, dtype));
+        let found = (runner.over_limit)(&ruler, &limits, &format!("layers.0.{op}"), &found);
         found.map(|(over, _)| over).map_err(said)
     };
-    let over = |max, elements| over_of("q_proj", max, elements);
     let (few, many) = (8, 1_000_000);
-    let limit = 1.0 / over(1.0, few)?;
-    hold("the limit is a positive number", limit.is_finite() && limit > 0.0)?;
-    for (max, red) in [(limit / 2.0, false), (limit * 2.0, true), (f64::INFINITY, true)] {
-        for elements in [few, many] {
-            let over = over(max, elements)?;
-            same(&format!("an error of {max} among {elements}"), over > 1.0, red)?;
-        }
-        same("over the limit", over(max, few)?, over(max, many)?)?;
-    }
     for elements in [few, many] {
-        // A copy has one right answer, however near another one is.
-        let over = over_of("k_cache", limit / 2.0, elements)?;
-        hold(&format!("one wrong copy among {elements} is within its limit"), over > 1.0)?;
+        for (max, want) in [(2.0, 0.5), (4.0, 1.0), (8.0, 2.0), (f64::INFINITY, f64::INFINITY)] {
+            let got = over(Dtype::F32, 4.0, "q_proj", errors(1, max, elements))?;
+            same(&format!("an error of {max} among {elements}, over a limit of 4"), got, want)?;
+        }
+        let one = |most, op| over(Dtype::F32, most, op, errors(1, 0.5, elements));
+        // A copy has one right answer; so has an op whose legal orders never differ.
+        for (most, op) in [(4.0, "k_cache"), (0.0, "q_proj")] {
+            let beyond = one(most, op)? > 1.0;
+            hold(&format!("one wrong element of {elements} in {op} is within a limit"), beyond)?;
+        }
+    }
+    for (misrounds, elements, red) in [(1, few, false), (1_000, many, false), (2_000, many, true)] {
+        let found = errors(misrounds, 0.5, elements);
+        let red_is = over(Dtype::Bf16, 1.0, "q_proj", found)? > 1.0;
+        same(&format!("{misrounds} misrounds of {elements} at one in a thousand"), red_is, red)?;
     }
     Ok(())
 }
