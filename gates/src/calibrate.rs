@@ -249,7 +249,7 @@ fn beyond(limits: &Limits, samples: &Samples, dtype: Dtype) -> (u64, u64) {
 /// # Errors
 /// A run that could not be made, and an ensemble above its ceiling.
 pub fn calibrate(ctx: &Context, gates: &[Gate], plan: Plan) -> Result<Calibrated, CheckError> {
-    let mut limits = ctx.limits.clone();
+    let mut limits = ctx.limits.without("legal-");
     let mut fresh = (0, 0);
     for dtype in [Dtype::F32, Dtype::Bf16] {
         let samples = sample(ctx, gates, dtype, (CALIBRATION, plan.runs), &limits)?;
