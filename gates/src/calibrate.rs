@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use rayon::prelude::*;
 use samebits::contract::Dtype;
 use samebits_defects::{Defect, Fault, Tree};
+use samebits_reports::Run;
+use serde::{Deserialize, Serialize};
 
 use crate::checks::CheckError;
 use crate::context::Context;
@@ -25,8 +27,10 @@ const CALIBRATION: u64 = 1 << 20;
 const SURPRISES: u64 = 3 << 20;
 /// Validation takes one run for this many of calibration.
 const FRESH_SHARE: usize = 3;
-/// First seed of validation.
+/// First seed of the runs that calibration ends with.
 const VALIDATION: u64 = 1 << 21;
+/// First seed of runs that no calibration has seen.
+const FRESH: u64 = 5 << 20;
 
 /// One tensor of one run.
 #[derive(Clone, Copy, Debug)]
@@ -249,7 +253,7 @@ fn beyond(limits: &Limits, samples: &Samples, dtype: Dtype) -> (u64, u64) {
 /// # Errors
 /// A run that could not be made, and an ensemble above its ceiling.
 pub fn calibrate(ctx: &Context, gates: &[Gate], plan: Plan) -> Result<Calibrated, CheckError> {
-    let mut limits = ctx.limits.clone();
+    let mut limits = ctx.limits.without("legal-");
     let mut fresh = (0, 0);
     for dtype in [Dtype::F32, Dtype::Bf16] {
         let samples = sample(ctx, gates, dtype, (CALIBRATION, plan.runs), &limits)?;
@@ -272,6 +276,45 @@ pub fn calibrate(ctx: &Context, gates: &[Gate], plan: Plan) -> Result<Calibrated
     let lines = limits.iter().filter(|(name, _)| calibrated(name));
     let lines = lines.map(|(name, limit)| format!("{name} {:e}", limit.value)).collect();
     Ok(Calibrated { limits, fresh, lines })
+}
+
+/// Fresh runs against the limits as they are.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Validation {
+    /// Commit, machine, and hashes of limits and gates.
+    pub run: Run,
+    /// Fresh runs of every designed run, each with inputs of its own and a legal order.
+    pub runs: u64,
+    /// Tensors of those runs.
+    pub tensors: u64,
+    /// Those beyond a limit.
+    pub beyond: u64,
+    /// Tensors and those beyond, by limit.
+    pub limits: BTreeMap<String, (u64, u64)>,
+}
+
+/// Holds fresh runs to the limits.
+///
+/// # Errors
+/// A run that could not be made.
+pub fn validate(
+    ctx: &Context,
+    gates: &[Gate],
+    runs: usize,
+    run: Run,
+) -> Result<Validation, CheckError> {
+    let mut by_limit = BTreeMap::new();
+    for dtype in [Dtype::F32, Dtype::Bf16] {
+        let samples = sample(ctx, gates, dtype, (FRESH, runs), &ctx.limits)?;
+        for (name, all) in samples {
+            let one = Samples::from([(name.clone(), all)]);
+            by_limit.insert(name, beyond(&ctx.limits, &one, dtype));
+        }
+    }
+    let sum = |pick: fn(&(u64, u64)) -> u64| by_limit.values().map(pick).sum();
+    let (tensors, beyond) = (sum(|n| n.0), sum(|n| n.1));
+    Ok(Validation { run, runs: runs as u64, tensors, beyond, limits: by_limit })
 }
 
 /// Every op and size that a designed run judges has a limit.

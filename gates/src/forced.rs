@@ -94,11 +94,10 @@ impl Forced<'_> {
         self.arithmetic.partial_rope(&PartialRope { rope, width: self.config().rotary_dim })
     }
 
-    /// A weight that has its own cast.
+    /// A weight that the default order keeps as the file has it.
     fn parameter(&self, site: &str) -> Vec<f64> {
         let weight = self.model.weight(site).expect("the reference has a weight for every op");
-        let values = weight.values(0..weight.count());
-        values.into_iter().map(|v| self.arithmetic.parameter(v)).collect()
+        weight.values(0..weight.count())
     }
 
     /// Sizes of an op's terms where the exact op does not give them: the result times what an
@@ -110,6 +109,9 @@ impl Forced<'_> {
             "q_rope" | "k_rope" => Some(self.rope_terms(site)),
             "silu" => Some(by_argument(y, x("gate_proj"))),
             "conv_silu" => Some(by_argument(y, x("conv"))),
+            "gate_sigmoid" => Some(by_argument(y, x("q_gate"))),
+            "beta" => Some(by_argument(y, x("in_proj_b"))),
+            "g" => Some(by_argument(y, x("in_proj_a"))),
             "gdn_norm" => Some(by_argument(y, x("in_proj_z"))),
             "conv" => self.hybrid().map(|h| self.conv_terms(layer, h.kernel)),
             "core" => self.hybrid().map(|h| self.core_terms(layer, h)),
@@ -156,7 +158,8 @@ impl Forced<'_> {
         self.arithmetic.conv(&Conv { x: &x, history: &[], weight: &weight, kernel }).values
     }
 
-    /// Sums of the sizes of what a delta net answers: queries times the state after each row.
+    /// What a rule answers is a sum over a column of its state, which is as exact as its largest
+    /// element: sizes of the query times that, after each row.
     fn core_terms(&self, layer: usize, hybrid: &Hybrid) -> Vec<f64> {
         let h = hybrid.heads;
         let x = |op: &str| self.values[&format!("layers.{layer}.{op}")].as_slice();
@@ -177,12 +180,11 @@ impl Forced<'_> {
             let next = self.arithmetic.delta_rule(&op).state;
             for (head, state) in next.chunks_exact(h.key_dim * h.value_dim).enumerate() {
                 let key = head / (h.value_heads / h.key_heads) * h.key_dim;
-                let scale = (h.key_dim as f64).sqrt().recip();
-                let size = |c: usize| -> f64 {
-                    let term = |j: usize| q[key + j] * scale * state[j * h.value_dim + c];
-                    (0..h.key_dim).map(|j| term(j).abs()).sum()
-                };
-                sizes.extend((0..h.value_dim).map(size));
+                let query: f64 = q[key..key + h.key_dim].iter().map(|q| q.abs()).sum();
+                let scaled = query / (h.key_dim as f64).sqrt();
+                let column = |c: usize| state.iter().skip(c).step_by(h.value_dim);
+                let most = |c: usize| column(c).fold(0.0f64, |most, s| most.max(s.abs()));
+                sizes.extend((0..h.value_dim).map(|c| scaled * most(c)));
             }
             state = next;
         }

@@ -7,14 +7,15 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use samebits::contract::Order;
+use samebits::contract::{Dtype, Order};
 use samebits_defects::{Defect, Fault};
 use samebits_reports::{Cell, Killed, Matrix, Outcome as Fate, Run, Score};
 use serde::{Deserialize, Serialize};
 
 use crate::checks::{CheckError, Measure, prepare};
 use crate::context::Context;
-use crate::manifest::{Check, Gate, Plant};
+use crate::manifest::{Check, Gate, Plant, Source, Variant};
+use crate::sites::{Dims, LAYER_OPS};
 
 /// Whether a gate holds for an engine of other bits: no bitwise, determinism or hash comparison.
 pub fn tolerant(check: &Check) -> bool {
@@ -39,25 +40,67 @@ fn watches(check: &Check) -> bool {
     )
 }
 
+/// The checkpoint of a gate, where it has one.
+fn model(check: &Check) -> Option<&Source> {
+    match check {
+        Check::TeacherForced { probe } => Some(&probe.model),
+        Check::Contract { model, .. }
+        | Check::Invariance { model, .. }
+        | Check::Poison { model, .. }
+        | Check::Sessions { model, .. }
+        | Check::Determinism { model, .. } => Some(model),
+        _ => None,
+    }
+}
+
+fn is_hybrid(source: &Source) -> bool {
+    matches!(source, Source::EmbeddedHybrid | Source::Hybrid(_))
+}
+
 /// Whether a gate can carry a defect of the catalogue and is quick enough to do so often.
 pub fn carries(check: &Check) -> bool {
-    use crate::manifest::Source;
-    let quick = |source: &Source| matches!(source, Source::Embedded | Source::Spec(_));
+    let small = |source: &Source| matches!(source, Source::Embedded | Source::EmbeddedHybrid);
     match check {
-        Check::TeacherForced { .. } | Check::Rmsnorm { .. } => true,
+        Check::TeacherForced { .. } | Check::Rmsnorm { .. } | Check::Poison { .. } => true,
         // One order is enough: the other differs in sums only.
-        Check::Contract { model: Source::Embedded, order, .. } => *order == Order::Invariant,
-        Check::Invariance { model, variant, .. } => {
-            use crate::manifest::Variant;
-            quick(model) && matches!(variant, Variant::Cached(_) | Variant::Batch(_))
+        Check::Contract { model, order, dtype, .. } => {
+            let long = matches!(model, Source::Spec(spec) if spec.name == LONG_SUMS);
+            *order == Order::Invariant && (small(model) || (long && *dtype == Dtype::Bf16))
         }
-        Check::Poison { .. } => true,
+        Check::Invariance { model, variant, .. } => {
+            small(model) && matches!(variant, Variant::Cached(_) | Variant::Batch(_))
+        }
         Check::Ideal { model, .. } => matches!(model, Source::Narrow(_)),
-        Check::Determinism { .. } => true,
+        Check::Determinism { model, .. } => *model == Source::Embedded,
         // A leak of a block each few steps shows in a short run as in a long one.
-        Check::Allocator { steps, .. } => *steps <= 32,
+        Check::Allocator { model, steps, .. } => *steps <= 32 && small(model),
         check => watches(check),
     }
+}
+
+/// The shape whose products are longer than a block of 512 terms.
+const LONG_SUMS: &str = "long-sums";
+
+/// Whether a gate is asked about a defect.
+fn asks(gate: &Gate, defect: &Defect) -> bool {
+    let host = matches!(defect.fault, Fault::Host { .. });
+    if host != watches(&gate.check) {
+        return false;
+    }
+    // Fresh processes are dear: they are asked about what only they can see.
+    if matches!(gate.check, Check::Determinism { .. }) {
+        return defect.gates.iter().any(|kind| kind == gate.kind.name());
+    }
+    // Whole runs of a hybrid are asked about what a dense model does not have.
+    let forced = matches!(gate.check, Check::TeacherForced { .. });
+    let hybrid = model(&gate.check).is_some_and(is_hybrid);
+    forced || !hybrid || of_hybrid(defect)
+}
+
+/// Whether a defect is in an op that only hybrids have.
+fn of_hybrid(defect: &Defect) -> bool {
+    let op = defect.site.op.as_str();
+    LAYER_OPS.contains(&op) && Dims::DENSE.layers_with(op) == 0
 }
 
 /// What one gate says of one defect.
@@ -132,13 +175,14 @@ pub fn measured(
     let sound = work && clean.alarm.is_none();
     let green = sound && clean.measured <= limit;
     let mut cells = BTreeMap::new();
-    // Fresh processes are dear: they are asked about what only they can see.
-    let dear = matches!(gate.check, Check::Determinism { .. });
-    let host = watches(&gate.check);
     for defect in defects {
-        let of_host = matches!(defect.fault, Fault::Host { .. });
-        let asked = !dear || defect.gates.iter().any(|kind| kind == gate.kind.name());
-        if green && asked && host == of_host {
+        if !green || !asks(gate, defect) {
+            continue;
+        }
+        // No op of a dense model is one of a hybrid's: nothing to run.
+        if model(&gate.check).is_some_and(|source| !is_hybrid(source)) && of_hybrid(defect) {
+            cells.insert(defect.id.clone(), Cell::not_reached());
+        } else {
             let cell = cell(measure, limit, defect);
             cells.extend(cell.map(|cell| (defect.id.clone(), cell)));
         }

@@ -98,6 +98,13 @@ impl Limits {
         self
     }
 
+    /// The same without those whose names begin so.
+    #[must_use]
+    pub fn without(&self, prefix: &str) -> Self {
+        let others = self.0.iter().filter(|(name, _)| !name.starts_with(prefix));
+        Self(others.map(|(name, limit)| (name.clone(), limit.clone())).collect())
+    }
+
     /// All limits, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Limit)> {
         self.0.iter().map(|(name, limit)| (name.as_str(), limit))

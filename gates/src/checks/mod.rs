@@ -24,6 +24,7 @@ pub mod readme;
 pub mod rmsnorm;
 mod rounded;
 pub mod running;
+mod smoke;
 pub mod teacher;
 pub mod tidy;
 mod traps;
@@ -229,6 +230,7 @@ pub fn prepare<'c>(gate: &'c Gate, ctx: &'c Context) -> Result<Measure<'c>, Chec
         Check::Lengths { model, dtype, prompts, places } => {
             lengths::prepare(ctx, model, *dtype, (prompts, *places))
         }
+        Check::Smoke { defects, gates } => smoke::prepare(ctx, defects, gates),
         Check::Traps => traps::prepare(ctx),
         Check::Growth { model, dtype, positions } => {
             growth::prepare(ctx, model, *dtype, *positions)

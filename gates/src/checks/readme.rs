@@ -2,25 +2,30 @@
 
 use std::path::{Path, PathBuf};
 
-use samebits_reports::{Report, check, gates_table, host_line, rewrite};
+use samebits_reports::{Matrix, Report, check, gates_table, host_line, kill_table, rewrite};
 
 use super::{CheckError, Measure, Outcome};
 use crate::compare::{Comparison, at};
 use crate::context::{Context, data};
 use crate::manifest::Plant;
 
-/// The README and the accepted results.
+/// The README and the folder of accepted results.
 pub fn files() -> (PathBuf, PathBuf) {
-    (data("../README.md"), data("../results/gates.json"))
+    (data("../README.md"), data("../results"))
 }
 
 /// Each generated table of the README, by the name of its markers.
 ///
 /// # Errors
 /// Results that cannot be read.
-pub fn tables(results: &Path) -> Result<[(&'static str, String); 2], samebits_reports::Error> {
-    let report = Report::read(results)?;
-    Ok([("gates", gates_table(&report)), ("host", host_line(&report))])
+pub fn tables(results: &Path) -> Result<[(&'static str, String); 3], samebits_reports::Error> {
+    let report = Report::read(&results.join("gates.json"))?;
+    let matrix = Matrix::read(&results.join("kill.json"))?;
+    Ok([
+        ("gates", gates_table(&report)),
+        ("host", host_line(&report)),
+        ("kill", kill_table(&matrix)),
+    ])
 }
 
 fn read(path: &Path) -> Result<String, CheckError> {

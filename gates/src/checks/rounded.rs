@@ -4,8 +4,6 @@
 //! largest error in units of u times the sum of the terms' sizes, per site. The worst site is
 //! reported, and a site is never pooled with another.
 
-mod hybrid;
-
 use samebits::contract::{Dtype, Order};
 use samebits_fixtures::prompt_ids;
 use samebits_oracle::ops::Out;
@@ -19,7 +17,6 @@ use crate::engine::{Setup, trace};
 use crate::forced::{Forced, Past};
 use crate::manifest::Source;
 use crate::sites::{Dims, Sites, dtype_at, keyed, oracle_dtype};
-use hybrid::ForcedHybrid;
 
 /// What one site measures, and its worst element.
 struct Measured {
@@ -28,23 +25,13 @@ struct Measured {
     want: f64,
 }
 
-/// The op's result on the inputs that the engine gave it.
-fn expected(forced: &Forced<'_>, site: &str) -> Out {
-    match forced.model.config().hybrid {
-        Some(_) => ForcedHybrid(forced).site(site),
-        None => forced.site(site),
-    }
-}
-
-/// Units of f32 within which a site that is f32 in every run counts as rounded.
-const UNITS: f64 = 16.0;
-
-/// The share of elements that are not the rounded exact result.
-fn misrounds(forced: &Forced<'_>, site: &str, got: &[f64]) -> Measured {
-    let want = expected(forced, site).values;
+/// The share of elements that are not the rounded exact result. What is f32 in every run counts as
+/// rounded within `legal` units of u.
+fn misrounds(forced: &Forced<'_>, site: &str, got: &[f64], legal: f64) -> Measured {
+    let want = forced.site(site).values;
     assert_eq!(want.len(), got.len(), "{site}: the reference and the engine differ in shape");
     let wide = dtype_at(site, Dtype::Bf16) == Dtype::F32;
-    let unit = UNITS * f64::from(f32::EPSILON);
+    let unit = legal * f64::from(f32::EPSILON) / 2.0;
     let differs = |i: &usize| match wide {
         true => (want[*i] - got[*i]).abs() > unit * want[*i].abs(),
         false => want[*i].to_bits() != got[*i].to_bits(),
@@ -57,12 +44,8 @@ fn misrounds(forced: &Forced<'_>, site: &str, got: &[f64]) -> Measured {
 /// The largest error in units of u times the sum of the terms' sizes. Where the exact op has no
 /// terms, the size is that of the result.
 fn units(forced: &Forced<'_>, site: &str, got: &[f64]) -> Measured {
-    let Out { values, mut magnitude } = expected(forced, site);
-    let terms = match forced.model.config().hybrid {
-        Some(_) => ForcedHybrid(forced).terms(site, &values),
-        None => forced.terms(site, &values),
-    };
-    if let Some(terms) = terms {
+    let Out { values, mut magnitude } = forced.site(site);
+    if let Some(terms) = forced.terms(site, &values) {
         magnitude = Some(terms);
     }
     assert_eq!(values.len(), got.len(), "{site}: the reference and the engine differ in shape");
@@ -97,6 +80,7 @@ pub fn prepare<'c>(
     let expected = dims.elements(prompt, prompt);
     let rounded = Rounded { dtype: oracle_dtype(dtype) };
     let (config, past) = (reference.config(), Past::default());
+    let legal = ctx.limits.get("err-ua-f32")?.value;
     let tables = rounded.rotary(config.theta, config.rotary_dim, prompt);
     Ok(Box::new(move |plant| {
         let keep = folder.path();
@@ -127,7 +111,7 @@ pub fn prepare<'c>(
         for name in in_order(sites) {
             let got = &forced.values[name];
             let found = match dtype {
-                Dtype::Bf16 => misrounds(&forced, name, got),
+                Dtype::Bf16 => misrounds(&forced, name, got, legal),
                 Dtype::F32 => units(&forced, name, got),
             };
             outcome.compared += got.len() as u64;

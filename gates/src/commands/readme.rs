@@ -22,7 +22,7 @@ pub struct Args {
 /// Runs the command.
 pub fn command(args: &Args, out: &mut dyn Write) -> Result<u8, Failure> {
     let (readme, results) = files();
-    current(&Report::read(&results)?)?;
+    current(&Report::read(&results.join("gates.json"))?)?;
     let mut text = std::fs::read_to_string(&readme).map_err(CheckError::io(&readme))?;
     let mut stale = 0;
     for (name, table) in tables(&results)? {

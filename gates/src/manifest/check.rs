@@ -103,6 +103,13 @@ pub enum Check {
         /// Where they are cut in two.
         places: Places,
     },
+    /// Some defects and legal variants against some gates.
+    Smoke {
+        /// Ids of the catalogue.
+        defects: Vec<String>,
+        /// Ids of gates.
+        gates: Vec<String>,
+    },
     /// Each trap of the hybrid family, fallen into.
     Traps,
     /// Drift of recurrent states from exact arithmetic.

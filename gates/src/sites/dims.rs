@@ -40,6 +40,21 @@ pub struct Dims {
 const NO_DELTA: DeltaHeads = DeltaHeads { key: 0, value: 0, key_dim: 0, value_dim: 0, kernel: 0 };
 
 impl Dims {
+    /// A dense model of one layer and unit widths: what tells its ops from a hybrid's.
+    pub const DENSE: Self = Self {
+        vocab: 1,
+        hidden: 1,
+        intermediate: 1,
+        layers: 1,
+        linear_layers: 0,
+        heads: 1,
+        kv_heads: 1,
+        head_dim: 1,
+        rotary_dim: 1,
+        gated: false,
+        delta: NO_DELTA,
+    };
+
     /// From the engine's shape of a model.
     pub fn of_shape(shape: &Shape) -> Self {
         let linear = |i: &usize| !shape.kinds.is_full(*i);

@@ -110,7 +110,14 @@ fn scores(matrix: &Matrix) -> String {
     let is = |fate: Outcome| named(matrix.faults().filter(|row| row.all.fate == fate));
     let list = |names: String| if names.is_empty() { "none".to_owned() } else { names };
     let beyond = matrix.faults().filter(|row| row.beyond_tolerance).count();
+    let (run, minutes) = (&matrix.run, matrix.wall_s.0 / 60.0);
     let lines = [
+        format!(
+            "Measured on {} at commit {}, {} gates, {minutes:.1} minutes.",
+            run.start.date(),
+            run.commit,
+            matrix.gates.len()
+        ),
         format!("All gates: {}.", share(&matrix.all)),
         format!(
             "Without bitwise, invariance, determinism and hash gates, and without the {beyond} \

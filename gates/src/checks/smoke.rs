@@ -1,0 +1,73 @@
+//! A few defects against a few gates, in every run: what the kill matrix measures in full.
+//!
+//! The invariant: a defect that never acted, a legal variant that a tolerance gate takes for a
+//! fault, and a gate that is red on the clean engine count like a defect that lives.
+
+use samebits_defects::Defect;
+
+use super::{CheckError, Measure, Outcome};
+use crate::commands::run::facts;
+use crate::compare::at;
+use crate::context::{Context, data};
+use crate::kill::{column, matrix};
+use crate::manifest::{Gate, Plant};
+
+/// The fault that cannot be caught, for the control.
+const SURVIVOR: &str = "flip-bit-low";
+
+/// Counts what lives among `defects` under `gates`.
+pub fn prepare<'c>(
+    ctx: &'c Context,
+    defects: &'c [String],
+    gates: &'c [String],
+) -> Result<Measure<'c>, CheckError> {
+    let find = |id: &String| Gate::load(&data("manifest").join(file_of(id)));
+    let gates: Vec<Gate> = gates.iter().map(find).collect::<Result<_, _>>()?;
+    Ok(Box::new(move |plant| {
+        let mut chosen: Vec<&Defect> =
+            defects.iter().map(|id| Defect::find(id)).collect::<Result<_, _>>()?;
+        let survivor = match plant {
+            None => None,
+            Some(Plant::Material(what)) if what == "survivor" => {
+                // One bit of one element: a fault to none of the gates, and counted as one here.
+                Some(Defect {
+                    class: 1,
+                    beyond_tolerance: false,
+                    ..Defect::find(SURVIVOR)?.clone()
+                })
+            }
+            Some(other) => return Err(CheckError::NoPlace { id: other.id().to_owned() }),
+        };
+        chosen.extend(survivor.as_ref());
+        let columns: Vec<_> =
+            gates.iter().map(|gate| column(ctx, gate, &chosen)).collect::<Result<_, _>>()?;
+        let run = facts(&data("manifest")).map_err(|error| CheckError::missing(error, "run"))?;
+        let matrix = matrix(&chosen, &columns, (run, ctx.seed));
+        let alive = matrix.red();
+        let bad = alive.len() + matrix.false_alarms.len() + matrix.red_baseline.len();
+        let said = [
+            alive.iter().map(|id| format!("{id} lives")).collect::<Vec<_>>(),
+            matrix.false_alarms.iter().map(|alarm| format!("false alarm: {alarm}")).collect(),
+            matrix.red_baseline.iter().map(|gate| format!("{gate} is red when clean")).collect(),
+        ];
+        let first = said.concat().first().map(|text| {
+            let mut first = at("kill", None);
+            first.text.clone_from(text);
+            first
+        });
+        Ok(Outcome {
+            statistic: "defects_alive",
+            measured: bad as f64,
+            compared: chosen.len() as u64,
+            expected: (defects.len() + usize::from(survivor.is_some())) as u64,
+            first,
+            paths: Vec::new(),
+            hits: None,
+            alarm: None,
+        })
+    }))
+}
+
+fn file_of(id: &str) -> String {
+    format!("{}.json", id.replace('/', "+"))
+}
