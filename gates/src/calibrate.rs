@@ -17,18 +17,12 @@ use crate::context::Context;
 use crate::limits::{Limit, Limits};
 use crate::manifest::{Check, Gate};
 use crate::probe::{MODEL_SEED, SiteResidual, Stage};
-use crate::ruler::{SURPRISE, family, limit_name, rate_name};
+use crate::ruler::{family, limit_name, rate_name, surprise_name};
 use crate::sites::{dtype_at, op_of};
 use crate::stats::{BLOCKS, CHANCE, extreme, gamma, order_statistic, surprise};
 
 /// First seed of calibration; gates use small ones.
 const CALIBRATION: u64 = 1 << 20;
-/// First seed of the second ensemble, which the limit of surprise comes from.
-const SURPRISES: u64 = 3 << 20;
-/// Validation takes one run for this many of calibration.
-const FRESH_SHARE: usize = 3;
-/// First seed of the runs that calibration ends with.
-const VALIDATION: u64 = 1 << 21;
 /// First seed of runs that no calibration has seen.
 const FRESH: u64 = 5 << 20;
 
@@ -45,16 +39,16 @@ struct Sample {
 /// What calibration was asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Runs of every designed run in calibration; a third as many in validation.
+    /// Runs of every designed run.
     pub runs: usize,
+    /// The dtype whose limits are made anew; both where none is given.
+    pub dtype: Option<Dtype>,
 }
 
 /// What calibration found.
 pub struct Calibrated {
     /// All limits of the file, the calibrated ones renewed.
     pub limits: Limits,
-    /// Tensors of fresh runs, and those of them beyond a limit.
-    pub fresh: (u64, u64),
     /// One line a limit.
     pub lines: Vec<String>,
 }
@@ -145,9 +139,9 @@ fn sample(
 fn leave_one_out(samples: &[Sample], value: impl Fn(&Sample) -> f64) -> (&'static str, f64) {
     let trees: BTreeSet<&'static str> = samples.iter().map(|s| s.tree).collect();
     let rate = |tree: &'static str| {
-        let (own, others): (Vec<&Sample>, Vec<&Sample>) =
-            samples.iter().partition(|s| s.tree == tree);
-        let limit = limit_of(others.into_iter(), &value);
+        let (own, others): (Vec<Sample>, Vec<Sample>) =
+            samples.iter().copied().partition(|s| s.tree == tree);
+        let limit = limit_of(&others, &value);
         let beyond = own.iter().filter(|s| value(s) > limit).count();
         (tree, beyond as f64 / own.len().max(1) as f64)
     };
@@ -155,8 +149,8 @@ fn leave_one_out(samples: &[Sample], value: impl Fn(&Sample) -> f64) -> (&'stati
 }
 
 /// The limit of a statistic of samples.
-fn limit_of<'s>(samples: impl Iterator<Item = &'s Sample>, value: impl Fn(&Sample) -> f64) -> f64 {
-    extreme(&samples.map(value).collect::<Vec<f64>>()).unwrap_or(0.0)
+fn limit_of(samples: &[Sample], value: impl Fn(&Sample) -> f64) -> f64 {
+    extreme(&samples.iter().map(value).collect::<Vec<f64>>()).unwrap_or(0.0)
 }
 
 /// How a limit came about.
@@ -175,17 +169,21 @@ fn origin(samples: &[Sample], value: impl Fn(&Sample) -> f64) -> String {
 fn max_limits(limits: Limits, samples: &Samples, dtype: Dtype) -> Result<Limits, CalibrateError> {
     let mut limits = limits;
     for (name, all) in samples {
-        let value = limit_of(all.iter(), |s| s.max);
+        let (value, statistic) = match dtype {
+            Dtype::F32 => (limit_of(all, |s| s.max), "largest error in u times the terms' sizes"),
+            Dtype::Bf16 => {
+                // Errors come in whole steps of the dtype.
+                let most = order_statistic(all.iter().map(|s| s.max)).unwrap_or(0.0);
+                (most.ceil(), "largest error in ulps plus the legal f32 error")
+            }
+        };
         let terms = all.iter().map(|s| s.terms).max().unwrap_or(1);
         // Softmax and norms add a few roundings to those of their sum.
         let ceiling = gamma(terms + terms.ilog2() as usize + 1);
-        if dtype == Dtype::F32 && value > ceiling {
-            return Err(CalibrateError::Ceiling { limit: name.clone(), measured: value, ceiling });
+        let most = order_statistic(all.iter().map(|s| s.max)).unwrap_or(0.0);
+        if dtype == Dtype::F32 && most > ceiling {
+            return Err(CalibrateError::Ceiling { limit: name.clone(), measured: most, ceiling });
         }
-        let statistic = match dtype {
-            Dtype::F32 => "largest error in u times the terms' sizes",
-            Dtype::Bf16 => "largest error in ulps plus the legal f32 error",
-        };
         let provenance = origin(all, |s| s.max);
         let (statistic, dtype) = (statistic.to_owned(), dtype.name().to_owned());
         limits = limits.with(name, Limit { value, statistic, dtype, provenance });
@@ -193,89 +191,84 @@ fn max_limits(limits: Limits, samples: &Samples, dtype: Dtype) -> Result<Limits,
     Ok(limits)
 }
 
-/// Rates of misrounding: the largest of any tensor. Misrounds of one tensor come together, where
-/// one sum serves a whole row, so that a rate pooled over tensors would be too small.
-fn rate_limits(mut limits: Limits, samples: &Samples) -> Limits {
+/// The rate of misrounding that legal orders prove: their mean, or where tensors differ among
+/// themselves the largest that the count of one tensor alone proves, three deviations below.
+fn legal_rate(samples: &[Sample]) -> f64 {
+    const DEVIATIONS: f64 = 3.0;
+    let sum = |pick: fn(&Sample) -> u64| samples.iter().map(pick).sum::<u64>() as f64;
+    let mean = sum(|s| s.misrounds) / sum(|s| s.elements).max(1.0);
+    let proved = |s: &Sample| {
+        let count = s.misrounds as f64;
+        (count - DEVIATIONS * count.sqrt()).max(0.0) / s.elements as f64
+    };
+    samples.iter().map(proved).fold(mean, f64::max)
+}
+
+/// Rates of misrounding, and how surprising a count may be at them. Misrounds of one tensor come
+/// together, where one sum serves a whole row: the limit of surprise allows for it.
+fn count_limits(mut limits: Limits, samples: &Samples) -> Limits {
     for (name, all) in samples {
-        let rate = |s: &Sample| s.misrounds as f64 / s.elements as f64;
-        let value = limit_of(all.iter(), rate).min(1.0);
-        let provenance = origin(all, rate);
+        let (n, rate) = (all.len(), legal_rate(all));
         let statistic = "share of elements that are not the rounded exact result".to_owned();
+        let provenance = format!(
+            "gates calibrate: the mean over {n} tensors of independent runs in legal orders of \
+             summation, or the largest that one of them proves alone, three deviations below its \
+             count"
+        );
+        let limit = Limit { value: rate, statistic, dtype: "bf16".to_owned(), provenance };
+        limits = limits.with(&beside(name, "rate"), limit);
+        let digits = |s: &Sample| surprise(s.elements, s.misrounds, rate);
+        let (value, provenance) = (limit_of(all, digits), origin(all, digits));
+        let statistic = "-log10 of the binomial tail of misrounds at the legal rate".to_owned();
         let limit = Limit { value, statistic, dtype: "bf16".to_owned(), provenance };
-        limits = limits.with(&rate_of(name), limit);
+        limits = limits.with(&beside(name, "surprise"), limit);
     }
     limits
 }
 
-/// The name of the rate beside a limit of largest error.
-fn rate_of(name: &str) -> String {
-    name.strip_suffix("-max").map_or_else(|| name.to_owned(), |stem| format!("{stem}-rate"))
+/// The name of another limit beside one of largest error.
+fn beside(name: &str, what: &str) -> String {
+    let stem = name.strip_suffix("-max").expect("samples are kept by the limit of largest error");
+    format!("{stem}-{what}")
 }
 
-fn digits(limits: &Limits, name: &str, sample: &Sample) -> f64 {
-    let rate = limits.get(&rate_of(name)).map_or(0.0, |limit| limit.value);
-    surprise(sample.elements, sample.misrounds, rate)
+/// Tensors of fresh runs, and those beyond a limit.
+fn beyond(limits: &Limits, (name, all): (&str, &[Sample]), dtype: Dtype) -> (u64, u64) {
+    let value = |name: &str| limits.get(name).map_or(0.0, |limit| limit.value);
+    let over = |sample: &&Sample| {
+        let rate = value(&beside(name, "rate"));
+        let digits = surprise(sample.elements, sample.misrounds, rate);
+        let by_count = dtype == Dtype::Bf16 && digits > value(&beside(name, "surprise"));
+        sample.max > value(name) || by_count
+    };
+    (all.len() as u64, all.iter().filter(over).count() as u64)
 }
 
-fn surprise_limit(limits: Limits, samples: &Samples) -> Limits {
-    let all = || samples.iter().flat_map(|(name, all)| all.iter().map(move |s| (name, s)));
-    let digits: Vec<f64> = all().map(|(name, s)| digits(&limits, name, s)).collect();
-    let value = extreme(&digits).unwrap_or(0.0);
-    let (n, most) = (digits.len(), order_statistic(digits).unwrap_or(0.0));
-    let provenance = format!(
-        "gates calibrate: {n} tensors of independent runs in legal orders, all ops and sizes \
-         together, since a digit of surprise means the same for each, the largest {most:e}; the \
-         largest of another {} exceeds the limit with a chance of {CHANCE:e} (Gumbel's law of the \
-         largest of {BLOCKS} blocks)",
-        n.div_ceil(BLOCKS)
-    );
-    let statistic = "-log10 of the binomial tail of misrounds at the legal rate".to_owned();
-    limits.with(SURPRISE, Limit { value, statistic, dtype: "bf16".to_owned(), provenance })
-}
-
-/// Fresh tensors, and those beyond a limit.
-fn beyond(limits: &Limits, samples: &Samples, dtype: Dtype) -> (u64, u64) {
-    let mut counts = (0, 0);
-    for (name, all) in samples {
-        let most = limits.get(name).map_or(0.0, |limit| limit.value);
-        let digits_most = limits.get(SURPRISE).map_or(0.0, |limit| limit.value);
-        for sample in all {
-            let by_count = dtype == Dtype::Bf16 && digits(limits, name, sample) > digits_most;
-            counts.0 += 1;
-            counts.1 += u64::from(sample.max > most || by_count);
-        }
-    }
-    counts
-}
-
-/// Calibrates every limit of the designed runs, and validates them on fresh runs.
+/// Calibrates the limits of the designed runs.
 ///
 /// # Errors
 /// A run that could not be made, and an ensemble above its ceiling.
 pub fn calibrate(ctx: &Context, gates: &[Gate], plan: Plan) -> Result<Calibrated, CheckError> {
-    let mut limits = ctx.limits.without("legal-");
-    let mut fresh = (0, 0);
+    let mut limits = ctx.limits.clone();
     for dtype in [Dtype::F32, Dtype::Bf16] {
+        if plan.dtype.is_some_and(|only| only != dtype) {
+            continue;
+        }
+        limits =
+            limits.without(|name, limit| name.starts_with("legal-") && limit.dtype == dtype.name());
         let samples = sample(ctx, gates, dtype, (CALIBRATION, plan.runs), &limits)?;
         if samples.is_empty() {
             return Err(CalibrateError::Nothing(dtype.name()).into());
         }
         limits = max_limits(limits, &samples, dtype)?;
         if dtype == Dtype::Bf16 {
-            limits = rate_limits(limits, &samples);
-            // No tensor is surprising at a rate that is its own: the digits need a second ensemble.
-            let second = sample(ctx, gates, dtype, (SURPRISES, plan.runs), &limits)?;
-            limits = surprise_limit(limits, &second);
+            limits = count_limits(limits, &samples);
         }
-        let fresh_runs = plan.runs.div_ceil(FRESH_SHARE);
-        let again = sample(ctx, gates, dtype, (VALIDATION, fresh_runs), &limits)?;
-        let (n, over) = beyond(&limits, &again, dtype);
-        fresh = (fresh.0 + n, fresh.1 + over);
     }
     let calibrated = |name: &str| name.starts_with("legal-");
     let lines = limits.iter().filter(|(name, _)| calibrated(name));
     let lines = lines.map(|(name, limit)| format!("{name} {:e}", limit.value)).collect();
-    Ok(Calibrated { limits, fresh, lines })
+    Ok(Calibrated { limits, lines })
 }
 
 /// Fresh runs against the limits as they are.
@@ -308,8 +301,8 @@ pub fn validate(
     for dtype in [Dtype::F32, Dtype::Bf16] {
         let samples = sample(ctx, gates, dtype, (FRESH, runs), &ctx.limits)?;
         for (name, all) in samples {
-            let one = Samples::from([(name.clone(), all)]);
-            by_limit.insert(name, beyond(&ctx.limits, &one, dtype));
+            let found = beyond(&ctx.limits, (&name, &all), dtype);
+            by_limit.insert(name, found);
         }
     }
     let sum = |pick: fn(&(u64, u64)) -> u64| by_limit.values().map(pick).sum();
@@ -329,7 +322,7 @@ pub fn uncalibrated(limits: &Limits, gates: &[Gate]) -> Result<Vec<String>, Chec
             let (terms, dtype) = (stage.terms(op), dtype_at(op, probe.dtype));
             let mut names = vec![limit_name(op, dtype, terms)];
             if dtype == Dtype::Bf16 {
-                names.push(rate_name(op, terms));
+                names.extend([rate_name(op, terms), surprise_name(op, terms)]);
             }
             missing.extend(names.into_iter().filter(|name| limits.get(name).is_err()));
         }

@@ -98,10 +98,10 @@ impl Limits {
         self
     }
 
-    /// The same without those whose names begin so.
+    /// The same without some.
     #[must_use]
-    pub fn without(&self, prefix: &str) -> Self {
-        let others = self.0.iter().filter(|(name, _)| !name.starts_with(prefix));
+    pub fn without(&self, which: impl Fn(&str, &Limit) -> bool) -> Self {
+        let others = self.0.iter().filter(|(name, limit)| !which(name, limit));
         Self(others.map(|(name, limit)| (name.clone(), limit.clone())).collect())
     }
 

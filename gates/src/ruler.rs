@@ -13,9 +13,6 @@ use crate::limits::{LimitError, Limits};
 use crate::sites::{Dims, dtype_at, keyed, op_of};
 use crate::stats::{Residual, ulp};
 
-/// The name of the limit of surprise.
-pub const SURPRISE: &str = "legal-surprise-bf16";
-
 /// What the sites of a run are measured with.
 #[derive(Clone, Copy, Debug)]
 pub struct Ruler {
@@ -129,7 +126,7 @@ impl Ruler {
             return Ok((by_max, say));
         }
         let rate = limits.get(&rate_name(op, terms))?.value;
-        let by_count = residual.surprise(rate) / limits.get(SURPRISE)?.value;
+        let by_count = residual.surprise(rate) / limits.get(&surprise_name(op, terms))?.value;
         if by_count > by_max {
             let (count, of) = (residual.misrounds, residual.elements);
             return Ok((by_count, format!("{count} of {of} misrounded; legal is {rate:.1e} each")));
@@ -173,6 +170,11 @@ pub fn limit_name(op: &str, dtype: Dtype, terms: usize) -> String {
 /// The name of a limit of an op's misround rate.
 pub fn rate_name(op: &str, terms: usize) -> String {
     format!("legal-{}-bf16-{}-rate", family(op), size_class(terms))
+}
+
+/// The name of a limit of how surprising an op's misrounds may be.
+pub fn surprise_name(op: &str, terms: usize) -> String {
+    format!("legal-{}-bf16-{}-surprise", family(op), size_class(terms))
 }
 
 /// Size classes of sums: up to 64 terms, and four times as many in each class after.

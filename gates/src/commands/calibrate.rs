@@ -5,6 +5,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use samebits::contract::Dtype;
 use samebits_reports::write_atomic;
 
 use super::Failure;
@@ -16,9 +17,12 @@ use crate::manifest::Gate;
 /// Arguments of `calibrate`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Independent runs of every designed run; validation takes a third as many fresh ones.
+    /// Independent runs of every designed run.
     #[arg(long, default_value_t = 300)]
     runs: usize,
+    /// Only the limits of this dtype.
+    #[arg(long, value_enum)]
+    dtype: Option<Dtype>,
     /// Rewrite the limits file; else only print what it would hold.
     #[arg(long)]
     write: bool,
@@ -50,12 +54,10 @@ pub fn command(args: &Args, out: &mut dyn Write) -> Result<u8, Failure> {
     if args.check {
         return check(args, &ctx, &gates, out);
     }
-    let found = calibrate(&ctx, &gates, Plan { runs: args.runs })?;
+    let found = calibrate(&ctx, &gates, Plan { runs: args.runs, dtype: args.dtype })?;
     for line in &found.lines {
         writeln!(out, "{line}")?;
     }
-    let (fresh, beyond) = found.fresh;
-    writeln!(out, "fresh tensors {fresh}, beyond a limit {beyond}")?;
     if args.write {
         write_atomic(&data("limits.json"), found.limits.to_json().as_bytes())?;
     }
