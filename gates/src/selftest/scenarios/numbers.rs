@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::limits::Limit;
 use crate::manifest::Check;
 use crate::probe::{MODEL_SEED, Stage};
-use crate::ruler::{Ruler, SURPRISE, limit_name, rate_name};
+use crate::ruler::{Ruler, limit_name, rate_name, surprise_name};
 use crate::selftest::Runner;
 use crate::selftest::material::{Verdict, gate, hold, said, same, site, sites};
 use crate::sites::Sites;
@@ -109,7 +109,8 @@ pub(super) fn sizes(runner: &Runner, ctx: &Context) -> Verdict {
         let terms = ruler.terms(op);
         let rate = limit(0.001, Dtype::Bf16);
         let limits = ctx.limits.clone().with(&limit_name(op, dtype, terms), limit(most, dtype));
-        let limits = limits.with(&rate_name(op, terms), rate).with(SURPRISE, limit(6.0, dtype));
+        let limits = limits.with(&rate_name(op, terms), rate);
+        let limits = limits.with(&surprise_name(op, terms), limit(6.0, dtype));
         let found = (runner.over_limit)(&ruler, &limits, &format!("layers.0.{op}"), &found);
         found.map(|(over, _)| over).map_err(said)
     };
