@@ -55,20 +55,27 @@ fn wrong_words_get_one_line(#[case] args: &[&str], #[case] code: i32, #[case] sa
     assert!(own.len() <= 1 || stderr.contains("stop ids"), "one line: {stderr}");
 }
 
+/// Commands that print, each with a model that is part of the program.
+const PRINTING: [&[&str]; 7] = [
+    &["generate", "--prompt", "fn main", "--max-new", "400"],
+    &["generate", "--prompt", "fn main", "--max-new", "4", "--json"],
+    &["generate", "--ids", "1,2", "--ids", "3,4", "--max-new", "4"],
+    &["hash", "--ids", "1,2,3"],
+    &["sanity"],
+    &["inspect", "tiny-qwen3"],
+    &["pin", "tiny-qwen3"],
+];
+
 #[test]
 fn a_closed_pipe_ends_quietly() {
-    for args in [
-        &["generate", "--prompt", "fn main", "--max-new", "400"][..],
-        &["hash", "--ids", "1,2,3"],
-        &["sanity"],
-    ] {
+    for (args, read) in PRINTING.into_iter().flat_map(|args| [(args, 0), (args, 1)]) {
         let mut child = samebits(args)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .expect("the program starts");
         let mut pipe = child.stdout.take().expect("it is piped");
-        pipe.read_exact(&mut [0; 1]).expect("something is printed");
+        pipe.read_exact(&mut vec![0; read]).expect("something is printed");
         drop(pipe);
         let got = child.wait_with_output().expect("it ends");
         let stderr = String::from_utf8_lossy(&got.stderr);
@@ -78,19 +85,30 @@ fn a_closed_pipe_ends_quietly() {
 }
 
 #[test]
+fn a_full_disk_is_said_in_one_line() {
+    for args in PRINTING {
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("it is there");
+        let got = samebits(args).stdout(full).output().expect("the program starts");
+        let stderr = String::from_utf8_lossy(&got.stderr);
+        assert_eq!(got.status.code(), Some(5), "{args:?}: {stderr}");
+        let said = stderr.lines().filter(|line| line.contains("stdout")).count();
+        assert!(said == 1 && !stderr.contains("panicked"), "{args:?}: {stderr}");
+    }
+}
+
+#[test]
 fn what_cannot_be_written_is_said_and_leaves_nothing() {
     let dir = tempfile::tempdir().expect("a scratch folder");
     let missing = dir.path().join("no/such/folder.safetensors").display().to_string();
     let model = tiny();
     for (out, code) in [(missing.as_str(), 2), ("/dev/full", 5), ("/proc/nothing", 2)] {
-        let got = output(&["logits", &model, "--ids", "1,2", "--out", out]);
-        let stderr = String::from_utf8_lossy(&got.stderr).into_owned();
-        assert_eq!(got.status.code(), Some(code), "{out}: {stderr}");
-        assert!(stderr.contains(out) && stderr.lines().count() == 1, "{stderr}");
+        for args in [&["logits", &model, "--ids", "1,2"][..], &["pin", &model]] {
+            let got = output(&[args, &["--out", out]].concat());
+            let stderr = String::from_utf8_lossy(&got.stderr).into_owned();
+            assert_eq!(got.status.code(), Some(code), "{args:?} {out}: {stderr}");
+            assert!(stderr.contains(out) && stderr.lines().count() == 1, "{args:?}: {stderr}");
+        }
     }
-    let full = std::fs::File::options().write(true).open("/dev/full").expect("a full device");
-    let got = samebits(&["sanity"]).stdout(full).output().expect("the program starts");
-    assert_eq!(got.status.code(), Some(5), "{}", String::from_utf8_lossy(&got.stderr));
     assert_eq!(std::fs::read_dir(dir.path()).expect("it is there").count(), 0);
 }
 

@@ -96,7 +96,10 @@ impl PinError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Checkpoint(error) => error.exit_code(),
-            Self::File { .. } => 2,
+            Self::File { error, .. } => match error.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => 5,
+                _ => 2,
+            },
         }
     }
 }
