@@ -66,13 +66,11 @@ impl<B: Backend> Defective<B> {
 
     /// Executes the op with the fault in it; `false` where nothing was executed.
     fn apply(&mut self, site: Site, op: &mut Op<'_, B::M>) -> bool {
-        let b = &mut self.inner;
-        if let Fault::Hybrid { form } = &self.defect.fault {
-            return hybrid::apply(form, b, &mut self.kept, (site, &self.defect.site.op), op);
-        }
+        let (b, own) = (&mut self.inner, self.defect.site.op.as_str());
         let kept = |op: &str| self.kept.get(op);
         match &self.defect.fault {
-            Fault::Null | Fault::Hybrid { .. } => {
+            Fault::Hybrid { form } => hybrid::apply(form, b, &mut self.kept, (site, own), op),
+            Fault::Null => {
                 b.exec(site, op);
                 true
             }

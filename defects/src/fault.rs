@@ -151,8 +151,8 @@ pub enum Fault {
         /// What, and how.
         form: HybridFault,
     },
-    /// What the host keeps goes wrong, where no op shows it: a rule of sampling, a read that waits, a
-    /// block of memory. The gates that watch for it carry it by this name.
+    /// What the host keeps goes wrong, where no op shows it: a rule of sampling, a read that waits,
+    /// a block of memory. The gates that watch for it carry it by this name.
     Host {
         /// The name.
         what: String,

@@ -9,6 +9,7 @@ use std::ops::Range;
 use samebits::contract::{Dtype, Order, RotaryTables};
 use samebits::cpu::{Cpu, CpuMem, Kernels};
 use samebits::model::{Model, Plan, run};
+use samebits::op::Site;
 use samebits::trace::{Tap, Traced};
 use samebits_defects::{Defect, Defective};
 use samebits_reports::PathProof;
@@ -102,9 +103,24 @@ pub fn trace(
     prompts: &[Vec<u32>],
     plant: Option<&Plant>,
 ) -> Result<Traces, CheckError> {
+    trace_only(model, setup, prompts, plant, |_| true)
+}
+
+/// The same, with taps at chosen sites only.
+///
+/// # Errors
+/// Those of [`trace`].
+pub fn trace_only(
+    model: &Model<CpuMem>,
+    setup: &Setup,
+    prompts: &[Vec<u32>],
+    plant: Option<&Plant>,
+    wanted: fn(Site) -> bool,
+) -> Result<Traces, CheckError> {
+    let go = || traced(model, setup, prompts, (plant, wanted));
     match setup.threads {
-        None => traced(model, setup, prompts, plant),
-        Some(n) => pool(n).install(|| traced(model, setup, prompts, plant)),
+        None => go(),
+        Some(n) => pool(n).install(go),
     }
 }
 
@@ -118,18 +134,18 @@ fn traced(
     model: &Model<CpuMem>,
     setup: &Setup,
     prompts: &[Vec<u32>],
-    plant: Option<&Plant>,
+    (plant, wanted): (Option<&Plant>, fn(Site) -> bool),
 ) -> Result<Traces, CheckError> {
     let (counted, counts) = Counted::new(Cpu::new(setup.kernels, setup.order));
     let (plan, batch) = (plan(setup), prompts.len());
     let (logits, taps, hits) = match defect(plant)? {
         None => {
-            let mut b = Traced::new(Seam::new(counted), batch);
+            let mut b = Traced::only(Seam::new(counted), batch, wanted);
             let logits = run(&mut b, model, prompts, &plan)?;
             (logits, b.finish().0, 0)
         }
         Some(defect) => {
-            let mut b = Traced::new(Defective::new(counted, defect), batch);
+            let mut b = Traced::only(Defective::new(counted, defect), batch, wanted);
             let logits = run(&mut b, model, prompts, &plan)?;
             let (taps, defective) = b.finish();
             (logits, taps, defective.hits())

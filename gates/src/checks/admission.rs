@@ -160,8 +160,8 @@ fn name(role: Role) -> String {
     format!("layers.{layer}.{op}")
 }
 
-/// The value that a weight has in a run, and the dtype it is held in: rates and gated norms are f32,
-/// and rounded first where Transformers rounds them.
+/// The value that a weight has in a run, and the dtype it is held in: rates and gated norms are
+/// f32, and rounded first where Transformers rounds them.
 fn held(role: Role, dtype: Dtype, order: Order) -> (impl Fn(&f64) -> f32, Dtype) {
     let wide = matches!(role, Role::Layer(_, LayerRole::ALog | LayerRole::GatedNorm));
     let rounds = if wide && order == Order::Invariant { Dtype::F32 } else { dtype };

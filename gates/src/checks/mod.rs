@@ -9,6 +9,7 @@ mod canary;
 mod captured;
 pub mod contract;
 pub mod determinism;
+mod drift;
 mod growth;
 mod hashes;
 mod ideal;
@@ -232,6 +233,7 @@ pub fn prepare<'c>(gate: &'c Gate, ctx: &'c Context) -> Result<Measure<'c>, Chec
         }
         Check::Smoke { defects, gates } => smoke::prepare(ctx, defects, gates),
         Check::Traps => traps::prepare(ctx),
+        Check::Drift { model, dtype, positions } => drift::prepare(ctx, model, *dtype, *positions),
         Check::Growth { model, dtype, positions } => {
             growth::prepare(ctx, model, *dtype, *positions)
         }

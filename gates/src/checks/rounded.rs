@@ -66,6 +66,11 @@ fn units(forced: &Forced<'_>, site: &str, got: &[f64]) -> Measured {
     found
 }
 
+/// The row of an element of a site of so many elements in a run of `rows`.
+fn row_of(site: &str, element: usize, [len, rows]: [usize; 2]) -> usize {
+    if keyed(site) { element / rows % rows } else { element / (len / rows) }
+}
+
 /// Measures every op of a run on the run's own inputs.
 pub fn prepare<'c>(
     ctx: &'c Context,
@@ -117,11 +122,7 @@ pub fn prepare<'c>(
             outcome.compared += got.len() as u64;
             if found.value > outcome.measured || found.value.is_nan() {
                 outcome.measured = found.value;
-                let row = if keyed(name) {
-                    found.worst / prompt % prompt
-                } else {
-                    found.worst / (got.len() / prompt)
-                };
+                let row = row_of(name, found.worst, [got.len(), prompt]);
                 let mut first = at(name, Some(row));
                 first.element = Some((found.worst % (got.len() / prompt)) as u64);
                 first.want = Some(Num(found.want));

@@ -3,9 +3,9 @@
 //!
 //! Here: which faults of the catalogue are which trap. Deliberately absent: traps that lie outside
 //! the ops. Defaults and absent keys (2, 7, 9) are rows of the hostile table; the form of the rule
-//! by the length of a forward (16) is what `lengths` compares; ties and samplers (18, 19) have gates
-//! of their own; how a reference is made (20) is the goldens' business. The invariant: a trap that
-//! no fault of this list falls into is an error.
+//! by the length of a forward (16) is what `lengths` compares; ties and samplers (18, 19) have
+//! gates of their own; how a reference is made (20) is the goldens' business. The invariant: a
+//! fault that changes nothing, or shows elsewhere, counts as missed.
 
 use samebits::contract::{Dtype, Order};
 use samebits::cpu::CpuMem;

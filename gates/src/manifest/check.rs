@@ -112,6 +112,15 @@ pub enum Check {
     },
     /// Each trap of the hybrid family, fallen into.
     Traps,
+    /// Drift of logits from exact arithmetic.
+    Drift {
+        /// The checkpoint.
+        model: Source,
+        /// The run's dtype.
+        dtype: Dtype,
+        /// Ids of the sequence.
+        positions: usize,
+    },
     /// Drift of recurrent states from exact arithmetic.
     Growth {
         /// The checkpoint.
@@ -315,6 +324,7 @@ impl Check {
             Self::Contract { model, .. }
             | Self::Invariance { model, .. }
             | Self::Lengths { model, .. }
+            | Self::Drift { model, .. }
             | Self::Growth { model, .. }
             | Self::Determinism { model, .. }
             | Self::Ideal { model, .. }
