@@ -242,8 +242,10 @@ pub fn matrix(defects: &[&Defect], columns: &[Column], (run, seed): (Run, u64)) 
                 .false_alarms
                 .extend(judged.by.iter().map(|gate| format!("{}: {gate}", defect.id)));
         }
-        let cells =
-            columns.iter().filter_map(|c| Some((c.gate.clone(), c.cells.get(&defect.id)?.clone())));
+        // A cell that was never reached says no more than one that was never asked.
+        let said =
+            |c: &Column| c.cells.get(&defect.id).filter(|cell| !cell.is_not_reached()).cloned();
+        let cells = columns.iter().filter_map(|c| Some((c.gate.clone(), said(c)?)));
         matrix.add(
             (&defect.id, defect.class, &defect.strength, defect.beyond_tolerance),
             (any, judged),

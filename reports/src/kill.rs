@@ -93,6 +93,11 @@ impl Cell {
         matches!(self, Self::Measured { .. } | Self::Crash)
     }
 
+    /// Whether the fault never acted.
+    pub fn is_not_reached(&self) -> bool {
+        *self == Self::NotReached
+    }
+
     /// Whether it could not be run.
     pub fn is_unviable(&self) -> bool {
         *self == Self::Unviable
