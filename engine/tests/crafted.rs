@@ -1,8 +1,8 @@
 //! The program on a model whose next id is known, for everything that depends on what comes next.
 //!
-//! The layers of the small synthetic checkpoint are switched off, so that the last id alone decides,
-//! and the head holds one row for each link of a chain of ids. Ids up to 255 are bytes for the
-//! tokenizer, 256 to 258 special tokens, 259 and 260 others, and from 261 on it knows none.
+//! The layers of the small synthetic checkpoint are switched off, so that the last id alone
+//! decides, and the head holds one row for each link of a chain of ids. Ids up to 255 are bytes for
+//! the tokenizer, 256 to 258 special tokens, 259 and 260 others, and from 261 on it knows none.
 
 use std::fs;
 use std::path::Path;

@@ -1,15 +1,15 @@
 //! Qwen3.5's tokenizer: the engine against Transformers and against tiktoken.
 //!
-//! UNMEASURABLE where it was not fetched, so the tests are run by `--ignored` alone and fail without
-//! the files. The invariant: expectations of Transformers name the SHA-256 of the files they were
-//! made with, and tiktoken's are made beside the tokenizer.
+//! UNMEASURABLE where it was not fetched, so the tests are run by `--ignored` alone and fail
+//! without the files. The invariant: expectations of Transformers name the SHA-256 of the files
+//! they were made with, and tiktoken's are made beside the tokenizer.
 
 use std::collections::BTreeMap;
 use std::fs;
 
 use samebits::checkpoint::Checkpoint;
 use samebits::generate::{Stream, Text};
-use samebits_fixtures::{Spec, golden, paths, synthetic};
+use samebits_fixtures::{Spec, golden, paths, provenance, synthetic};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -52,7 +52,7 @@ fn tokenizer() -> Text {
 #[ignore = "UNMEASURABLE without the fetched Qwen3.5 tokenizer; --ignored runs it"]
 fn ids_and_text_are_those_of_transformers() {
     let path = paths::golden("text.qwen3_5.json");
-    let want: Expected = json(&fs::read(path).expect("the file is committed"));
+    let want: Expected = json(&provenance::bytes(&path).expect("it is what its maker made"));
     for (name, hash) in &want.sha256 {
         assert_eq!(&golden::sha256(&fetched(name)), hash, "{name} is another file");
     }

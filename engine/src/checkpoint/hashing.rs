@@ -32,8 +32,8 @@ pub struct Hashes {
 /// What is done while hashing: called with bytes as they are done, from any thread.
 pub type Progress<'a> = &'a (dyn Fn(u64) + Sync);
 
-/// Hashes of what a user calls `model`, admitted or not; without tensors where the weight files cannot be
-/// indexed.
+/// Hashes of what a user calls `model`, admitted or not; without tensors where the weight files
+/// cannot be indexed.
 ///
 /// # Errors
 /// A file that cannot be read or changes meanwhile.
