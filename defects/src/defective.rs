@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::LazyLock;
 
 use half::bf16;
 use samebits::contract::Dtype;
@@ -12,6 +13,9 @@ use crate::catalogue::Defect;
 use crate::fault::{Fault, Norm, Positions, Reach, Softmax, When};
 use crate::{altered, attention, host, hybrid, rope, sums, weights};
 
+/// A choice that a process makes once: the keys of a new hasher differ from process to process.
+static COIN: LazyLock<bool> = LazyLock::new(|| RandomState::new().hash_one(0).is_multiple_of(2));
+
 /// A backend that executes ops as `inner` does, but for the defect's.
 pub struct Defective<B> {
     inner: B,
@@ -20,14 +24,11 @@ pub struct Defective<B> {
     kept: BTreeMap<&'static str, Tensor>,
     weights: BTreeMap<&'static str, Tensor>,
     positions: BTreeMap<usize, Vec<u32>>, // of the first forward with as many rows
-    coin: bool,
 }
 
 impl<B: Backend> Defective<B> {
     /// Plants `defect` in `inner`.
     pub fn new(inner: B, defect: &Defect) -> Self {
-        // A new hasher's keys differ from process to process; the process keeps its own.
-        let coin = RandomState::new().hash_one(0).is_multiple_of(2);
         Self {
             inner,
             defect: defect.clone(),
@@ -35,7 +36,6 @@ impl<B: Backend> Defective<B> {
             kept: BTreeMap::new(),
             weights: BTreeMap::new(),
             positions: BTreeMap::new(),
-            coin,
         }
     }
 
@@ -124,7 +124,7 @@ impl<B: Backend> Defective<B> {
                 let on = match when {
                     When::Always => true,
                     When::ManyRows => many,
-                    When::Coin => self.coin,
+                    When::Coin => *COIN,
                 };
                 on && host::block(b, site, op, *terms)
             }

@@ -18,7 +18,7 @@ use crate::limits::{Limit, Limits};
 use crate::manifest::{Check, Gate};
 use crate::probe::{MODEL_SEED, SiteResidual, Stage};
 use crate::ruler::{family, limit_name, rate_name, surprise_name};
-use crate::sites::{dtype_at, op_of};
+use crate::sites::{LAYER_OPS, dtype_at, op_of};
 use crate::stats::{BLOCKS, CHANCE, extreme, gamma, order_statistic, surprise};
 
 /// First seed of calibration; gates use small ones.
@@ -38,11 +38,13 @@ struct Sample {
 
 /// What calibration was asked for.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub struct Plan<'a> {
     /// Runs of every designed run.
     pub runs: usize,
     /// The dtype whose limits are made anew; both where none is given.
     pub dtype: Option<Dtype>,
+    /// Make those limits anew that no gate feeds but the ones whose id holds this.
+    pub gates: Option<&'a str>,
 }
 
 /// What calibration found.
@@ -160,8 +162,8 @@ fn origin(samples: &[Sample], value: impl Fn(&Sample) -> f64) -> String {
     format!(
         "gates calibrate: {n} tensors of independent runs in legal orders of summation, the \
          largest {most:e}; the largest of another {} exceeds the limit with a chance of {CHANCE:e} \
-         (Gumbel's law of the largest of {BLOCKS} blocks); with family {tree} left out, {beyond:.1e} \
-         of it exceed the limit of the others",
+         (Gumbel's law of the largest of {BLOCKS} blocks); with family {tree} left out, \
+         {beyond:.1e} of it exceed the limit of the others",
         n.div_ceil(BLOCKS)
     )
 }
@@ -248,15 +250,24 @@ fn beyond(limits: &Limits, (name, all): (&str, &[Sample]), dtype: Dtype) -> (u64
 ///
 /// # Errors
 /// A run that could not be made, and an ensemble above its ceiling.
-pub fn calibrate(ctx: &Context, gates: &[Gate], plan: Plan) -> Result<Calibrated, CheckError> {
+pub fn calibrate(ctx: &Context, gates: &[Gate], plan: Plan<'_>) -> Result<Calibrated, CheckError> {
     let mut limits = ctx.limits.clone();
     for dtype in [Dtype::F32, Dtype::Bf16] {
         if plan.dtype.is_some_and(|only| only != dtype) {
             continue;
         }
-        limits =
-            limits.without(|name, limit| name.starts_with("legal-") && limit.dtype == dtype.name());
-        let samples = sample(ctx, gates, dtype, (CALIBRATION, plan.runs), &limits)?;
+        let (some, others): (Vec<Gate>, Vec<Gate>) = gates
+            .iter()
+            .cloned()
+            .partition(|gate| plan.gates.is_none_or(|id| gate.id.contains(id)));
+        let fed = limits_of(&others, dtype)?;
+        let anew = |name: &str| {
+            let stem = name.rsplit_once('-').map_or(name, |(stem, _)| stem);
+            name.starts_with("legal-") && !fed.contains(&format!("{stem}-max"))
+        };
+        limits = limits.without(|name, limit| limit.dtype == dtype.name() && anew(name));
+        let mut samples = sample(ctx, &some, dtype, (CALIBRATION, plan.runs), &limits)?;
+        samples.retain(|name, _| anew(name));
         if samples.is_empty() {
             return Err(CalibrateError::Nothing(dtype.name()).into());
         }
@@ -310,14 +321,33 @@ pub fn validate(
     Ok(Validation { run, runs: runs as u64, tensors, beyond, limits: by_limit })
 }
 
+/// The limits of largest error that designed runs of a dtype feed.
+fn limits_of(gates: &[Gate], dtype: Dtype) -> Result<BTreeSet<String>, CheckError> {
+    let mut names = BTreeSet::new();
+    for gate in gates {
+        let Check::TeacherForced { probe } = &gate.check else { continue };
+        if probe.dtype != dtype || !probe.ops.is_empty() {
+            continue;
+        }
+        let stage = Stage::new(probe, MODEL_SEED)?;
+        let dims = stage.dims();
+        let ops = LAYER_OPS.iter().chain(&["norm", "lm_head"]);
+        let own = |op: &&&str| {
+            let judged = family(op) != "exact" && dims.layers_with(op) > 0;
+            judged && dtype_at(op, dtype) == dtype
+        };
+        names.extend(ops.filter(own).map(|op| limit_name(op, dtype, stage.terms(op))));
+    }
+    Ok(names)
+}
+
 /// Every op and size that a designed run judges has a limit.
 pub fn uncalibrated(limits: &Limits, gates: &[Gate]) -> Result<Vec<String>, CheckError> {
     let mut missing = BTreeSet::new();
     for gate in gates {
         let Check::TeacherForced { probe } = &gate.check else { continue };
         let stage = Stage::new(probe, MODEL_SEED)?;
-        let (ops, dims) =
-            (crate::sites::LAYER_OPS.iter().chain(&["norm", "lm_head"]), stage.dims());
+        let (ops, dims) = (LAYER_OPS.iter().chain(&["norm", "lm_head"]), stage.dims());
         for op in ops.filter(|op| family(op) != "exact" && dims.layers_with(op) > 0) {
             let (terms, dtype) = (stage.terms(op), dtype_at(op, probe.dtype));
             let mut names = vec![limit_name(op, dtype, terms)];

@@ -23,6 +23,9 @@ pub struct Args {
     /// Only the limits of this dtype.
     #[arg(long, value_enum)]
     dtype: Option<Dtype>,
+    /// Only the limits that no gate feeds but those whose id holds this.
+    #[arg(long, value_name = "GATES")]
+    gates: Option<String>,
     /// Rewrite the limits file; else only print what it would hold.
     #[arg(long)]
     write: bool,
@@ -54,7 +57,11 @@ pub fn command(args: &Args, out: &mut dyn Write) -> Result<u8, Failure> {
     if args.check {
         return check(args, &ctx, &gates, out);
     }
-    let found = calibrate(&ctx, &gates, Plan { runs: args.runs, dtype: args.dtype })?;
+    let found = calibrate(
+        &ctx,
+        &gates,
+        Plan { runs: args.runs, dtype: args.dtype, gates: args.gates.as_deref() },
+    )?;
     for line in &found.lines {
         writeln!(out, "{line}")?;
     }
