@@ -12,8 +12,8 @@ use crate::context::{Context, data};
 use crate::kill::{column, matrix};
 use crate::manifest::{Gate, Plant};
 
-/// The fault that cannot be caught, for the control.
-const SURVIVOR: &str = "flip-bit-low";
+/// What changes nothing, and counts as a fault for the control.
+const SURVIVOR: &str = "null";
 
 /// Counts what lives among `defects` under `gates`.
 pub fn prepare<'c>(
@@ -29,12 +29,8 @@ pub fn prepare<'c>(
         let survivor = match plant {
             None => None,
             Some(Plant::Material(what)) if what == "survivor" => {
-                // One bit of one element: a fault to none of the gates, and counted as one here.
-                Some(Defect {
-                    class: 1,
-                    beyond_tolerance: false,
-                    ..Defect::find(SURVIVOR)?.clone()
-                })
+                let (null, gates) = (Defect::find(SURVIVOR)?.clone(), vec!["residual".to_owned()]);
+                Some(Defect { class: 1, gates, ..null })
             }
             Some(other) => return Err(CheckError::NoPlace { id: other.id().to_owned() }),
         };
