@@ -1,7 +1,6 @@
 //! Generation: Transformers' ids, and everything that must not change them.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::path::Path;
 
 use samebits::checkpoint::Checkpoint;
@@ -19,21 +18,6 @@ struct Engine {
     model: Model<CpuMem>,
 }
 
-#[derive(Debug)]
-struct Failed(GenerateError);
-
-impl From<GenerateError> for Failed {
-    fn from(error: GenerateError) -> Self {
-        Self(error)
-    }
-}
-
-impl From<Infallible> for Failed {
-    fn from(never: Infallible) -> Self {
-        match never {}
-    }
-}
-
 impl Engine {
     fn new(checkpoint: &Checkpoint, order: Order) -> Self {
         let mut cpu = Cpu::new(Kernels::best(), order);
@@ -46,7 +30,7 @@ impl Engine {
     }
 
     fn generate(&mut self, request: &Request) -> Result<Vec<Sequence>, GenerateError> {
-        generate(&mut self.cpu, &self.model, request, |_, _| Ok::<_, Failed>(())).map_err(|f| f.0)
+        generate(&mut self.cpu, &self.model, request, |_, _| Ok::<_, GenerateError>(()))
     }
 
     fn ids(&mut self, request: &Request) -> Vec<Vec<u32>> {

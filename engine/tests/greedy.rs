@@ -2,7 +2,6 @@
 //!
 //! The invariant: a checkpoint has the hashes of the one that Transformers ran.
 
-use std::convert::Infallible;
 use std::fs;
 use std::path::Path;
 
@@ -17,21 +16,6 @@ use samebits_fixtures::{Spec, paths, prompt_ids, synthetic};
 /// Ids after each prompt.
 const NEW: usize = 64;
 const PUBLISHED: &str = "qwen3-0.6b";
-
-#[derive(Debug)]
-struct Failed(GenerateError);
-
-impl From<GenerateError> for Failed {
-    fn from(error: GenerateError) -> Self {
-        Self(error)
-    }
-}
-
-impl From<Infallible> for Failed {
-    fn from(never: Infallible) -> Self {
-        match never {}
-    }
-}
 
 fn stored() -> LongGreedy {
     golden::long_greedy().expect("the file is committed")
@@ -52,8 +36,8 @@ fn check(folder: &Path, want: &GreedyModel) {
         assert_eq!(run.greedy.len(), NEW, "{}", want.model);
         let (sampler, stop, prompts) = (Sampler::Greedy, Vec::new(), vec![run.ids.clone()]);
         let request = Request { prompts, max_new: NEW, context: 4096, sampler, stop, chunk: None };
-        let got = generate(&mut cpu, &model, &request, |_, _| Ok::<_, Failed>(()));
-        let got = got.map_err(|failed| failed.0).expect("it fits").remove(0).ids;
+        let got = generate(&mut cpu, &model, &request, |_, _| Ok::<_, GenerateError>(()));
+        let got = got.expect("it fits").remove(0).ids;
         let at = (0..NEW).find(|i| got.get(*i) != Some(&run.greedy[*i]));
         let place = format!("{} after {} ids, from choice {at:?}", want.model, run.ids.len());
         assert_eq!(got, run.greedy, "{place}; least margin {} at {}", run.margin, run.choice);
