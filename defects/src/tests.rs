@@ -39,35 +39,54 @@ fn traced<B: Backend<M = CpuMem>>(b: B, model: &Model<CpuMem>, plan: &Plan) -> (
     (taps, logits, b)
 }
 
+/// Ops of either kind of layer, in an order of execution.
+pub(crate) const OPS: [&str; 38] = [
+    "input_layernorm",
+    "q_proj",
+    "q_gate",
+    "k_proj",
+    "v_proj",
+    "q_norm",
+    "k_norm",
+    "q_rope",
+    "k_rope",
+    "k_cache",
+    "v_cache",
+    "scores",
+    "probs",
+    "mix",
+    "gate_sigmoid",
+    "mix_gated",
+    "o_proj",
+    "in_proj_qkv",
+    "in_proj_z",
+    "in_proj_b",
+    "in_proj_a",
+    "conv",
+    "conv_silu",
+    "beta",
+    "g",
+    "q_l2",
+    "k_l2",
+    "core",
+    "gdn_norm",
+    "out_proj",
+    "attn_residual",
+    "post_attention_layernorm",
+    "gate_proj",
+    "up_proj",
+    "silu",
+    "mul",
+    "down_proj",
+    "mlp_residual",
+];
+
 /// Sites in the order a forward writes them.
 fn order_of(sites: &Taps, layers: usize) -> Vec<String> {
-    let within = [
-        "input_layernorm",
-        "q_proj",
-        "k_proj",
-        "v_proj",
-        "q_norm",
-        "k_norm",
-        "q_rope",
-        "k_rope",
-        "k_cache",
-        "v_cache",
-        "scores",
-        "probs",
-        "mix",
-        "o_proj",
-        "attn_residual",
-        "post_attention_layernorm",
-        "gate_proj",
-        "up_proj",
-        "silu",
-        "mul",
-        "down_proj",
-        "mlp_residual",
-    ];
     let mut order = vec!["embed_tokens".to_owned()];
-    order.extend((0..layers).flat_map(|i| within.map(|op| format!("layers.{i}.{op}"))));
+    order.extend((0..layers).flat_map(|i| OPS.map(|op| format!("layers.{i}.{op}"))));
     order.extend(["norm", "kept", "lm_head"].map(str::to_owned));
+    order.retain(|site| sites.contains_key(site));
     assert_eq!(order.len(), sites.len(), "the list holds every site");
     order
 }

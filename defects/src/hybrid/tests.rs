@@ -11,6 +11,7 @@ use samebits::op::Backend;
 use samebits::trace::{Tap, Traced};
 
 use super::{Carried, Delta, HybridFault};
+use crate::tests::OPS;
 use crate::{Defect, Defective, Fault, Pattern, Poisoned};
 
 type Taps = BTreeMap<String, Tap>;
@@ -24,48 +25,6 @@ fn model(dtype: Dtype) -> Model<CpuMem> {
     let checkpoint = checkpoint.expect("it is embedded").expect("it is admitted");
     Model::load(&mut cpu(), &checkpoint, Order::Invariant).expect("it has no files to fail")
 }
-
-/// Ops of either kind of layer, in an order of execution.
-const OPS: [&str; 38] = [
-    "input_layernorm",
-    "q_proj",
-    "q_gate",
-    "k_proj",
-    "v_proj",
-    "q_norm",
-    "k_norm",
-    "q_rope",
-    "k_rope",
-    "k_cache",
-    "v_cache",
-    "scores",
-    "probs",
-    "mix",
-    "gate_sigmoid",
-    "mix_gated",
-    "o_proj",
-    "in_proj_qkv",
-    "in_proj_z",
-    "in_proj_b",
-    "in_proj_a",
-    "conv",
-    "conv_silu",
-    "beta",
-    "g",
-    "q_l2",
-    "k_l2",
-    "core",
-    "gdn_norm",
-    "out_proj",
-    "attn_residual",
-    "post_attention_layernorm",
-    "gate_proj",
-    "up_proj",
-    "silu",
-    "mul",
-    "down_proj",
-    "mlp_residual",
-];
 
 /// One forward's rows, `batch` sequences of 70 ids.
 fn traced<B: Backend<M = CpuMem>>(
