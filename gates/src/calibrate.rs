@@ -137,48 +137,75 @@ fn sample(
     Ok(all)
 }
 
+/// How a limit follows from samples.
+#[derive(Clone, Copy)]
+enum Rule {
+    /// Beyond the largest, as far as the spread of the largest of blocks says.
+    Extreme,
+    /// The largest, in whole steps of the dtype: errors of bf16 come in them.
+    Steps,
+}
+
+impl Rule {
+    /// The limit of a statistic of samples.
+    fn limit(self, samples: &[Sample], value: impl Fn(&Sample) -> f64) -> f64 {
+        let values: Vec<f64> = samples.iter().map(value).collect();
+        match self {
+            Self::Extreme => extreme(&values).unwrap_or(0.0),
+            Self::Steps => order_statistic(values).unwrap_or(0.0).ceil(),
+        }
+    }
+
+    /// How a limit of so many samples came about.
+    fn words(self, n: usize) -> String {
+        match self {
+            Self::Extreme => format!(
+                "the largest of another {} exceeds the limit with a chance of {CHANCE:e} (Gumbel's \
+                 law of the largest of {BLOCKS} blocks)",
+                n.div_ceil(BLOCKS)
+            ),
+            Self::Steps => "the limit is that in whole steps of bf16".to_owned(),
+        }
+    }
+}
+
 /// The share of the samples of the worst family that exceed the limit made of all others.
-fn leave_one_out(samples: &[Sample], value: impl Fn(&Sample) -> f64) -> (&'static str, f64) {
+fn leave_one_out(
+    samples: &[Sample],
+    rule: Rule,
+    value: impl Fn(&Sample) -> f64,
+) -> (&'static str, f64) {
     let trees: BTreeSet<&'static str> = samples.iter().map(|s| s.tree).collect();
     let rate = |tree: &'static str| {
         let (own, others): (Vec<Sample>, Vec<Sample>) =
             samples.iter().copied().partition(|s| s.tree == tree);
-        let limit = limit_of(&others, &value);
+        let limit = rule.limit(&others, &value);
         let beyond = own.iter().filter(|s| value(s) > limit).count();
         (tree, beyond as f64 / own.len().max(1) as f64)
     };
     trees.into_iter().map(rate).fold(("none", 0.0), |a, b| if b.1 > a.1 { b } else { a })
 }
 
-/// The limit of a statistic of samples.
-fn limit_of(samples: &[Sample], value: impl Fn(&Sample) -> f64) -> f64 {
-    extreme(&samples.iter().map(value).collect::<Vec<f64>>()).unwrap_or(0.0)
-}
-
 /// How a limit came about.
-fn origin(samples: &[Sample], value: impl Fn(&Sample) -> f64) -> String {
+fn origin(samples: &[Sample], rule: Rule, value: impl Fn(&Sample) -> f64) -> String {
     let (n, most) = (samples.len(), order_statistic(samples.iter().map(&value)).unwrap_or(0.0));
-    let (tree, beyond) = leave_one_out(samples, value);
+    let (tree, beyond) = leave_one_out(samples, rule, value);
     format!(
         "gates calibrate: {n} tensors of independent runs in legal orders of summation, the \
-         largest {most:e}; the largest of another {} exceeds the limit with a chance of {CHANCE:e} \
-         (Gumbel's law of the largest of {BLOCKS} blocks); with family {tree} left out, \
-         {beyond:.1e} of it exceed the limit of the others",
-        n.div_ceil(BLOCKS)
+         largest {most:e}; {}; with family {tree} left out, {beyond:.1e} of it exceed the limit \
+         of the others",
+        rule.words(n)
     )
 }
 
 fn max_limits(limits: Limits, samples: &Samples, dtype: Dtype) -> Result<Limits, CalibrateError> {
     let mut limits = limits;
     for (name, all) in samples {
-        let (value, statistic) = match dtype {
-            Dtype::F32 => (limit_of(all, |s| s.max), "largest error in u times the terms' sizes"),
-            Dtype::Bf16 => {
-                // Errors come in whole steps of the dtype.
-                let most = order_statistic(all.iter().map(|s| s.max)).unwrap_or(0.0);
-                (most.ceil(), "largest error in ulps plus the legal f32 error")
-            }
+        let (rule, statistic) = match dtype {
+            Dtype::F32 => (Rule::Extreme, "largest error in u times the terms' sizes"),
+            Dtype::Bf16 => (Rule::Steps, "largest error in ulps plus the legal f32 error"),
         };
+        let value = rule.limit(all, |s| s.max);
         let terms = all.iter().map(|s| s.terms).max().unwrap_or(1);
         // Softmax and norms add a few roundings to those of their sum.
         let ceiling = gamma(terms + terms.ilog2() as usize + 1);
@@ -186,7 +213,7 @@ fn max_limits(limits: Limits, samples: &Samples, dtype: Dtype) -> Result<Limits,
         if dtype == Dtype::F32 && most > ceiling {
             return Err(CalibrateError::Ceiling { limit: name.clone(), measured: most, ceiling });
         }
-        let provenance = origin(all, |s| s.max);
+        let provenance = origin(all, rule, |s| s.max);
         let (statistic, dtype) = (statistic.to_owned(), dtype.name().to_owned());
         limits = limits.with(name, Limit { value, statistic, dtype, provenance });
     }
@@ -220,7 +247,8 @@ fn count_limits(mut limits: Limits, samples: &Samples) -> Limits {
         let limit = Limit { value: rate, statistic, dtype: "bf16".to_owned(), provenance };
         limits = limits.with(&beside(name, "rate"), limit);
         let digits = |s: &Sample| surprise(s.elements, s.misrounds, rate);
-        let (value, provenance) = (limit_of(all, digits), origin(all, digits));
+        let value = Rule::Extreme.limit(all, digits);
+        let provenance = origin(all, Rule::Extreme, digits);
         let statistic = "-log10 of the binomial tail of misrounds at the legal rate".to_owned();
         let limit = Limit { value, statistic, dtype: "bf16".to_owned(), provenance };
         limits = limits.with(&beside(name, "surprise"), limit);

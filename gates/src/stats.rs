@@ -121,11 +121,6 @@ pub fn order_statistic(samples: impl IntoIterator<Item = f64>) -> Option<f64> {
     })
 }
 
-/// The share of fresh samples that at most exceeds the largest of `n`, in the mean.
-pub fn false_alarms(n: usize) -> f64 {
-    1.0 / (n as f64 + 1.0)
-}
-
 /// Blocks whose maxima say how far the largest of a block may lie.
 pub const BLOCKS: usize = 30;
 /// The chance that the largest of another block lies beyond a limit.
@@ -281,6 +276,5 @@ mod tests {
     #[test]
     fn the_ceiling_grows_with_the_terms() {
         assert!(gamma(1_024) > 1_024.0 && gamma(1_024) < 1_025.0);
-        assert_eq!(false_alarms(299), 1.0 / 300.0);
     }
 }
