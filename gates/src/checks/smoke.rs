@@ -24,8 +24,6 @@ pub fn prepare<'c>(
     let find = |id: &String| Gate::load(&data("manifest").join(file_of(id)));
     let gates: Vec<Gate> = gates.iter().map(find).collect::<Result<_, _>>()?;
     Ok(Box::new(move |plant| {
-        let mut chosen: Vec<&Defect> =
-            defects.iter().map(|id| Defect::find(id)).collect::<Result<_, _>>()?;
         let survivor = match plant {
             None => None,
             Some(Plant::Material(what)) if what == "survivor" => {
@@ -34,11 +32,15 @@ pub fn prepare<'c>(
             }
             Some(other) => return Err(CheckError::NoPlace { id: other.id().to_owned() }),
         };
-        chosen.extend(survivor.as_ref());
+        let chosen: Vec<&Defect> = match &survivor {
+            Some(survivor) => vec![survivor],
+            None => defects.iter().map(|id| Defect::find(id)).collect::<Result<_, _>>()?,
+        };
         let columns: Vec<_> =
             gates.iter().map(|gate| column(ctx, gate, &chosen)).collect::<Result<_, _>>()?;
         let run = facts(&data("manifest")).map_err(|error| CheckError::missing(error, "run"))?;
         let matrix = matrix(&chosen, &columns, (run, ctx.seed));
+        let judged = matrix.rows.iter().filter(|row| !row.cells.is_empty()).count();
         let alive = matrix.red();
         let bad = alive.len() + matrix.false_alarms.len() + matrix.red_baseline.len();
         let said = [
@@ -54,8 +56,8 @@ pub fn prepare<'c>(
         Ok(Outcome {
             statistic: "defects_alive",
             measured: bad as f64,
-            compared: chosen.len() as u64,
-            expected: (defects.len() + usize::from(survivor.is_some())) as u64,
+            compared: judged as u64,
+            expected: chosen.len() as u64,
             first,
             paths: Vec::new(),
             hits: None,
