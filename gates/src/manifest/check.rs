@@ -190,6 +190,9 @@ pub enum Check {
         long: usize,
         /// Ids of a second one in the same buffers.
         short: usize,
+        /// Requests in all, long and short by turns; two unless given.
+        #[serde(default = "two")]
+        requests: usize,
     },
     /// Checkpoints as users' disks hold them, each with its right verdict.
     Hostile {
@@ -345,4 +348,9 @@ impl Check {
             _ => None,
         }
     }
+}
+
+/// Requests of a gate that does not say how many.
+const fn two() -> usize {
+    2
 }
