@@ -109,6 +109,11 @@ impl Defect {
         matches!(self.fault, Fault::Legal(_) | Fault::Null)
     }
 
+    /// Whether it is of the class of faults beyond a threshold.
+    pub fn is_threshold(&self) -> bool {
+        self.class == THRESHOLDS
+    }
+
     /// Whether it acts in a hybrid only.
     pub fn needs_hybrid(&self) -> bool {
         let hybrid = matches!(self.fault, Fault::Hybrid { .. });

@@ -138,9 +138,7 @@ impl<B: Backend> Defective<B> {
             Fault::ArgmaxLast => host::argmax_last(b, op),
             Fault::Host { .. } => false,
             Fault::RowShift { form } => altered::row_shift(b, site, op, *form),
-            Fault::Lost => {
-                self.defect.beyond.is_some_and(|at| beyond::lost(b, site, op, at.from))
-            }
+            Fault::Lost => self.defect.beyond.is_some_and(|at| beyond::lost(b, site, op, at.from)),
             // They say what becomes of the elements beyond a threshold; without one, of none.
             Fault::Cut | Fault::Unwritten => false,
         }

@@ -264,6 +264,21 @@ pub enum Check {
         /// New ids.
         steps: usize,
     },
+    /// How generations end, over draws of a sampler written apart.
+    Stops {
+        /// The checkpoint.
+        model: Source,
+        /// The run's dtype.
+        dtype: Dtype,
+        /// Ids of each prompt.
+        prompt: usize,
+        /// Sequences.
+        batch: usize,
+        /// Most new ids.
+        steps: usize,
+        /// Whether ids are drawn.
+        sampled: bool,
+    },
     /// Generations of a batch against each sequence alone.
     GeneratedBatch {
         /// The checkpoint.
@@ -336,6 +351,7 @@ impl Check {
             | Self::Weights { model, .. }
             | Self::HostSync { model, .. }
             | Self::LoopDraws { model, .. }
+            | Self::Stops { model, .. }
             | Self::GeneratedBatch { model, .. }
             | Self::Resumed { model, .. }
             | Self::Perturbed { model, .. }
