@@ -5,6 +5,9 @@
 //! goes wrong there, which any fault may be. The invariant: an op that lies within the threshold is
 //! executed as it came.
 
+#[cfg(test)]
+mod tests;
+
 use samebits::op::{Backend, Op, Out, Part, Site};
 use samebits::tensor::Tensor;
 use serde::Deserialize;

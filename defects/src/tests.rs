@@ -144,7 +144,11 @@ fn every_defect_is_hit_and_shows_first_where_it_says() {
         // What is no fault of an op has gates of its own.
         let coin = matches!(defect.fault, Fault::Block { when: crate::fault::When::Coin, .. });
         let elsewhere = coin || matches!(defect.fault, Fault::Legal(_) | Fault::Host { .. });
-        if elsewhere || defect.needs_hybrid() || ELSEWHERE.contains(&defect.id.as_str()) {
+        if elsewhere
+            || defect.is_threshold()
+            || defect.needs_hybrid()
+            || ELSEWHERE.contains(&defect.id.as_str())
+        {
             continue;
         }
         let layer = defect.site.layer.unwrap_or(0);
