@@ -1,4 +1,4 @@
-//! Faults that act beyond a threshold only: of something an engine counts with, the first `from` are
+//! Faults that act beyond a threshold only: of what an engine counts with, the first `from` are
 //! right.
 //!
 //! Here: what can be counted, and where an op or an element of what it writes stands. Absent: what

@@ -66,7 +66,8 @@ fn is_hybrid(source: &Source) -> bool {
 
 /// Whether a gate's own control is a fault beyond a threshold: it is as large as that needs.
 pub fn is_of_thresholds(gate: &Gate) -> bool {
-    matches!(&gate.control.plant, Plant::Defect(id) if Defect::find(id).is_ok_and(Defect::is_threshold))
+    let Plant::Defect(id) = &gate.control.plant else { return false };
+    Defect::find(id).is_ok_and(Defect::is_threshold)
 }
 
 /// Whether a gate can carry a defect of the catalogue and is quick enough to do so often.

@@ -2,8 +2,8 @@
 //! others.
 //!
 //! The invariant: what is wanted follows from the logits of a run that nothing stops, by draws and
-//! a rule of ending that are not the engine's. A planted fault is another caller, or another rule of
-//! ending beside a loop that knows none.
+//! a rule of ending that are not the engine's. A planted fault is another caller, or another rule
+//! of ending beside a loop that knows none.
 
 use std::sync::Arc;
 
