@@ -267,8 +267,14 @@ fn terms<B: Backend>(b: &mut B, op: &Op<'_, B::M>) -> usize {
     }
 }
 
-/// A product whose sums end at `from` terms.
-pub fn lost<B: Backend>(b: &mut B, site: Site, op: &mut Op<'_, B::M>, from: usize) -> bool {
+/// A product whose sums end at as many terms as the threshold says.
+pub fn lost<B: Backend>(
+    b: &mut B,
+    site: Site,
+    op: &mut Op<'_, B::M>,
+    beyond: Option<Beyond>,
+) -> bool {
+    let Some(Beyond { from, .. }) = beyond else { return false };
     let zeroed = |data: Tensor, width: usize| {
         let mut both = data.clone();
         both.extend(&Tensor::zeros(data.dtype(), data.len()));

@@ -136,11 +136,9 @@ impl<B: Backend> Defective<B> {
             }
             Fault::Gain { exponent } => host::gain(b, site, op, 1.0 + 2f32.powi(-exponent)),
             Fault::ArgmaxLast => host::argmax_last(b, op),
-            Fault::Host { .. } => false,
             Fault::RowShift { form } => altered::row_shift(b, site, op, *form),
-            Fault::Lost => self.defect.beyond.is_some_and(|at| beyond::lost(b, site, op, at.from)),
-            // They say what becomes of the elements beyond a threshold; without one, of none.
-            Fault::Cut | Fault::Unwritten => false,
+            Fault::Lost => beyond::lost(b, site, op, self.defect.beyond),
+            Fault::Cut | Fault::Unwritten | Fault::Host { .. } => false,
         }
     }
 
