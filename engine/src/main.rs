@@ -6,6 +6,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use samebits::commands::{Failure, INTERRUPTED, generate, hash, inspect, logits, pin, sanity};
 
+#[global_allocator]
+static HEAP: samebits::heap::Heap = samebits::heap::Heap;
+
 /// An exact inference engine for Qwen3: the same bits everywhere.
 #[derive(Parser)]
 #[command(version, about)]

@@ -1,7 +1,8 @@
-//! Output files: written whole or not at all, also where the process is ended meanwhile.
+//! Output files, written whole or not at all, also where the process is ended meanwhile; and lines
+//! on stderr, which no command depends on.
 
 use std::fs::{self, File, Permissions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -42,6 +43,11 @@ pub fn write_whole(path: &Path, fill: impl FnOnce(&Path) -> io::Result<()>) -> i
     filled.sync_all()?;
     file.persist(&target)?;
     File::open(beside)?.sync_all()
+}
+
+/// Says a line on stderr. One that is full or closed does not stop a command, as `eprintln!` would.
+pub fn say(line: impl std::fmt::Display) {
+    let _ = writeln!(io::stderr(), "samebits: {line}");
 }
 
 /// Removes the files that are being filled and ends the process.

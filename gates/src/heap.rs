@@ -3,13 +3,17 @@
 //! Absent: any opinion; the allocator gates compare. The invariant: every block of the process goes
 //! through here, whatever thread asks for it, so that nothing is held or freed uncounted.
 
-use std::alloc::{GlobalAlloc, Layout, System};
+use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+use samebits::heap::Heap as System;
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
 static HELD: AtomicI64 = AtomicI64::new(0);
 
-/// The system's allocator, counted.
+/// The programs' allocator, counted.
+///
+/// A refused request ends the program in one line, as in the engine's.
 pub struct Counting;
 
 /// What was counted since the process began.
