@@ -169,7 +169,7 @@ impl Chat {
     /// # Errors
     /// What the template answered.
     pub fn render(&self, conversation: &Conversation) -> Result<String, ChatError> {
-        let fail = |e: Error| ChatError::Template(one_line(&format!("{e:#}")));
+        let fail = |e: Error| ChatError::Template(one_line(&e.to_string()));
         let template = &self.templates[usize::from(!conversation.tools.is_none())];
         let source = translate(template).map_err(ChatError::Template)?;
         let mut environment = environment();

@@ -10,6 +10,13 @@ pub(super) const ITEM: &str = "__getitem__";
 pub(super) const SLICE: &str = "__slice__";
 /// The function that a tuple becomes.
 pub(super) const TUPLE: &str = "__tuple__";
+/// The functions that comparisons become: Python refuses to compare what is unlike.
+pub(super) const LT: &str = "__lt__";
+pub(super) const LE: &str = "__le__";
+pub(super) const GT: &str = "__gt__";
+pub(super) const GE: &str = "__ge__";
+pub(super) const IN: &str = "__in__";
+const NOT_IN: &str = "not __in__";
 
 /// Tags that both engines have, `generation` aside.
 const TAGS: [&str; 20] = [
@@ -72,6 +79,8 @@ pub(super) fn translate(template: &str) -> Result<String, String> {
             out.push_str(scanner.take(end + 2));
         } else if mark == "{{" {
             out.push_str(mark);
+            let sign = usize::from(scanner.rest.starts_with(['-', '+']));
+            out.push_str(scanner.take(sign));
             scanner.expression("}}", true, &mut out)?;
         } else {
             scanner.tag(&mut out)?;
@@ -147,17 +156,13 @@ impl<'a> Scanner<'a> {
         out: &mut String,
     ) -> Result<Vec<(usize, char)>, String> {
         let (mut marks, mut operand) = (Vec::new(), false);
+        let mut level = Level::new(out.len());
         loop {
-            if self.rest.starts_with(close) {
-                out.push_str(self.take(close.len()));
+            let signed = top && self.rest.starts_with(['-', '+']);
+            if self.rest.starts_with(close) || (signed && self.rest[1..].starts_with(close)) {
+                level.end(out);
+                out.push_str(self.take(close.len() + usize::from(!self.rest.starts_with(close))));
                 return Ok(marks);
-            }
-            if top && self.rest.len() > 2 && self.rest[1..].starts_with(close) {
-                // The sign of a tag's end.
-                if self.rest.starts_with(['-', '+']) {
-                    out.push_str(self.take(1));
-                    continue;
-                }
             }
             let c = self.rest.chars().next().ok_or("an expression does not end")?;
             match c {
@@ -179,29 +184,89 @@ impl<'a> Scanner<'a> {
                     self.expression(if c == '[' { "]" } else { "}" }, false, out)?;
                     operand = true;
                 }
-                _ if word(c) => {
-                    let name = self.while_is(word);
-                    out.push_str(name);
-                    operand = !OPERATORS.contains(&name);
-                    if name == "is" {
-                        operand = self.test(out);
-                    }
-                }
+                _ if word(c) => operand = self.name(operand, &mut level, out)?,
                 '.' => {
                     out.push_str(self.take(1));
                     out.push_str(self.while_is(char::is_whitespace));
                     self.attribute(out)?;
                 }
                 _ if c.is_whitespace() => out.push_str(self.take(c.len_utf8())),
+                '<' | '>' | '=' | '!' => {
+                    self.comparison(&mut level, out)?;
+                    operand = false;
+                }
+                '|' => {
+                    out.push_str(self.take(1));
+                    operand = false;
+                }
+                '+' | '-' | '*' | '/' | '%' | '~' => {
+                    level.arithmetic(c, operand, out);
+                    out.push_str(self.take(1));
+                    operand = false;
+                }
                 _ => {
-                    if c == ',' || c == ':' {
-                        marks.push((out.len(), c));
-                    }
+                    level.end(out);
+                    marks.push((out.len(), c));
                     out.push_str(self.take(c.len_utf8()));
+                    level = Level::new(out.len());
                     operand = false;
                 }
             }
         }
+    }
+
+    /// A name or a word that is an operator; whether an operand ends with it.
+    fn name(
+        &mut self,
+        operand: bool,
+        level: &mut Level,
+        out: &mut String,
+    ) -> Result<bool, String> {
+        let name = self.while_is(word);
+        if name == "is" {
+            level.simple = false;
+            out.push_str(name);
+            return Ok(self.test(out));
+        }
+        if !OPERATORS.contains(&name) {
+            out.push_str(name);
+            return Ok(true);
+        }
+        if operand && name == "in" {
+            level.compare(IN, out)?;
+        } else if operand && name == "not" {
+            self.while_is(char::is_whitespace);
+            if self.while_is(word) != "in" {
+                return Err("not stands behind a value".into());
+            }
+            level.compare(NOT_IN, out)?;
+        } else {
+            level.end(out);
+            out.push_str(name);
+            *level = Level::new(out.len());
+        }
+        Ok(false)
+    }
+
+    /// A comparison, or the sign that gives a name its value.
+    fn comparison(&mut self, level: &mut Level, out: &mut String) -> Result<(), String> {
+        let two = [("<=", LE), (">=", GE), ("==", ""), ("!=", "")];
+        let one = [("<", LT), (">", GT), ("=", "")];
+        let signs = || two.iter().chain(&one);
+        let found = signs().find(|(sign, _)| self.rest.starts_with(sign));
+        let &(sign, function) = found.ok_or("a sign that is no operator")?;
+        self.take(sign.len());
+        if sign == "=" {
+            level.end(out);
+            out.push_str(sign);
+            *level = Level::new(out.len());
+            return Ok(());
+        }
+        level.compare(function, out)?;
+        if function.is_empty() {
+            out.push_str(sign);
+        }
+        Ok(())
     }
 
     /// The name behind `is`, which is no operand; whether one may follow is left to the engine.
@@ -278,6 +343,58 @@ impl<'a> Scanner<'a> {
         out.push('(');
         out.push_str(&inside);
         Ok(())
+    }
+}
+
+/// What is known of an expression between two of its boundaries (brackets, commas, `and`).
+struct Level {
+    /// Where the operand of a comparison begins.
+    start: usize,
+    /// The comparison before: its function, and where it stood.
+    before: Option<(&'static str, usize)>,
+    /// The arithmetic operator before.
+    operator: char,
+    /// Whether what follows it is one operand, without a sign or a test.
+    simple: bool,
+}
+
+impl Level {
+    fn new(start: usize) -> Self {
+        Self { start, before: None, operator: ' ', simple: true }
+    }
+
+    /// An operator behind an operand, or a sign. What `~` joins is made a text first, since
+    /// minijinja prints lists as Rust does; a product is a number and needs nothing.
+    fn arithmetic(&mut self, operator: char, binary: bool, out: &mut String) {
+        if !binary {
+            self.simple = false;
+            return;
+        }
+        let joins = self.operator == '~' || operator == '~';
+        let products = ['*', '/', '%'];
+        if joins && self.simple && ![self.operator, operator].iter().any(|o| products.contains(o)) {
+            out.push_str("|string");
+        }
+        (self.operator, self.simple) = (operator, true);
+    }
+
+    /// A comparison, which becomes a call of `function`; an empty one stays as it is.
+    fn compare(&mut self, function: &'static str, out: &mut String) -> Result<(), String> {
+        self.arithmetic(' ', true, out);
+        if self.before.replace((function, out.len())).is_some() {
+            return Err("a chain of comparisons is not supported".into());
+        }
+        Ok(())
+    }
+
+    /// The end of what is compared.
+    fn end(&mut self, out: &mut String) {
+        self.arithmetic(' ', true, out);
+        if let Some((function, at)) = self.before.take().filter(|(f, _)| !f.is_empty()) {
+            let right = out.split_off(at);
+            let left = out.split_off(self.start);
+            out.push_str(&format!(" {function}({left}, {right}) "));
+        }
     }
 }
 

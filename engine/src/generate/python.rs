@@ -60,7 +60,7 @@ fn repr(value: &Value) -> Result<String, Error> {
             format!("({}{comma})", items.join(", "))
         }
         ValueKind::Seq => format!("[{}]", list(value)?.join(", ")),
-        ValueKind::Map => {
+        ValueKind::Map if !is_namespace(value) => {
             let pair = |key: Value| -> Result<String, Error> {
                 Ok(format!("{}: {}", repr(&key)?, repr(&value.get_item(&key)?)?))
             };
@@ -69,6 +69,10 @@ fn repr(value: &Value) -> Result<String, Error> {
         }
         kind => return Err(refuse(format!("it prints a value of the kind {kind}"))),
     })
+}
+
+fn is_namespace(value: &Value) -> bool {
+    value.as_object().is_some_and(|object| object.type_name().ends_with("::Namespace"))
 }
 
 pub(super) fn is_float(value: &Value) -> bool {
@@ -103,7 +107,7 @@ fn quoted(text: &str) -> String {
             c if c == quote => out.extend(['\\', c]),
             ' '..='~' => out.push(c),
             // Behind a letter only what cannot be printed is escaped.
-            c if !format!("{:?}", format!("a{c}")).contains("\\u{") && c > '\u{a0}' => out.push(c),
+            c if c > '\u{a0}' && !format!("a{c}").escape_debug().any(|e| e == '{') => out.push(c),
             c if (c as u32) < 0x100 => out.push_str(&format!("\\x{:02x}", c as u32)),
             c if (c as u32) < 0x1_0000 => out.push_str(&format!("\\u{:04x}", c as u32)),
             c => out.push_str(&format!("\\U{:08x}", c as u32)),
@@ -132,6 +136,9 @@ pub(super) fn method(
     name: &str,
     args: &[Value],
 ) -> Result<Value, Error> {
+    if is_namespace(value) {
+        return Err(Error::from(ErrorKind::UnknownMethod));
+    }
     match (name, value.as_str()) {
         (ITEM, _) => item(value, from_args::<(&Value,)>(args)?.0),
         (SLICE, _) => slice(value, args),
@@ -144,17 +151,18 @@ pub(super) fn method(
     }
 }
 
-/// Keys and values of a dict.
+/// Keys and values of a dict, to go through: what prints them is Python's own.
 pub(super) fn items(value: &Value) -> Result<Value, Error> {
     let pair = |key: Value| {
         let held = value.get_item(&key)?;
         Ok(Value::from_object(Tuple(vec![key, held])))
     };
-    value.try_iter()?.map(pair).collect::<Result<Vec<Value>, Error>>().map(Value::from)
+    let pairs = value.try_iter()?.map(pair).collect::<Result<Vec<Value>, Error>>()?;
+    Ok(Value::make_iterable(move || pairs.clone().into_iter()))
 }
 
 /// `value[key]`: undefined where there is none.
-fn item(value: &Value, key: &Value) -> Result<Value, Error> {
+pub(super) fn item(value: &Value, key: &Value) -> Result<Value, Error> {
     let count = match value.kind() {
         ValueKind::Undefined => return Err(Error::from(ErrorKind::UndefinedError)),
         ValueKind::String => value.as_str().map_or(0, |text| text.chars().count()),

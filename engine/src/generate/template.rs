@@ -3,12 +3,14 @@
 //! Here: filters and tests where minijinja's are not Jinja's. The invariant: a filter that only
 //! minijinja has, or has otherwise, is taken away, so that its use is an error.
 
+use std::cmp::Ordering;
+
 use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind};
 
-use super::jinja::TUPLE;
+use super::jinja::{GE, GT, IN, LE, LT, TUPLE};
 use super::json::dumps;
-use super::python::{Tuple, items, method, refuse, strip, text, title};
+use super::python::{Tuple, item, items, method, refuse, strip, text, title};
 
 /// Filters that Jinja does not have, or that give something else there.
 const STRANGE_FILTERS: [&str; 14] = [
@@ -59,7 +61,39 @@ fn functions(environment: &mut Environment<'_>) {
         let now = jiff::Zoned::now();
         jiff::fmt::strtime::format(format, &now).map_err(|e| refuse(format!("strftime_now: {e}")))
     });
+    let compared = |holds: fn(Ordering) -> bool| {
+        move |left: &Value, right: &Value| Ok::<_, Error>(holds(order(left, right)?))
+    };
+    environment.add_function(LT, compared(Ordering::is_lt));
+    environment.add_function(LE, compared(Ordering::is_le));
+    environment.add_function(GT, compared(Ordering::is_gt));
+    environment.add_function(GE, compared(Ordering::is_ge));
+    environment.add_function(IN, contains);
     environment.add_function(TUPLE, |items: Rest<Value>| Value::from_object(Tuple(items.0)));
+}
+
+/// The order of two numbers or two texts; Python has none of what is unlike.
+fn order(left: &Value, right: &Value) -> Result<Ordering, Error> {
+    let number = |v: &Value| matches!(v.kind(), ValueKind::Number | ValueKind::Bool);
+    let texts = left.as_str().is_some() && right.as_str().is_some();
+    if texts || (number(left) && number(right)) {
+        return Ok(left.cmp(right));
+    }
+    Err(refuse(format!("{} and {} are compared", left.kind(), right.kind())))
+}
+
+/// Python's `in`.
+fn contains(item: &Value, all: &Value) -> Result<bool, Error> {
+    match (all.kind(), all.as_str()) {
+        (ValueKind::Undefined, _) => Ok(false),
+        (_, Some(all)) => {
+            item.as_str().map(|part| all.contains(part)).ok_or_else(|| refuse("no text in a text"))
+        }
+        (ValueKind::Map | ValueKind::Seq | ValueKind::Iterable, _) => {
+            Ok(all.try_iter()?.any(|one| one == *item))
+        }
+        (kind, _) => Err(refuse(format!("in a {kind}"))),
+    }
 }
 
 fn filters(environment: &mut Environment<'_>) {
@@ -86,6 +120,8 @@ fn filters(environment: &mut Environment<'_>) {
         kind => Err(refuse(format!("items of a {kind}"))),
     });
     environment.add_filter("dictsort", dictsort);
+    environment.add_filter("first", |values: &Value| end(values, 0));
+    environment.add_filter("last", |values: &Value| end(values, -1));
 }
 
 fn text_of(value: &Value) -> Result<String, Error> {
@@ -120,6 +156,16 @@ fn join(values: &Value, between: Option<&Value>, options: Kwargs) -> Result<Stri
     };
     let all: Result<Vec<String>, Error> = values.try_iter()?.map(one).collect();
     Ok(all?.join(&between))
+}
+
+/// The first or last of a list or text; of a dict its keys are asked.
+fn end(values: &Value, at: i64) -> Result<Value, Error> {
+    match values.kind() {
+        ValueKind::Undefined => Ok(Value::UNDEFINED),
+        ValueKind::Map => item(&values.try_iter()?.collect(), &Value::from(at)),
+        ValueKind::Seq | ValueKind::Iterable | ValueKind::String => item(values, &Value::from(at)),
+        kind => Err(refuse(format!("the end of a {kind}"))),
+    }
 }
 
 /// Python's `len`.
