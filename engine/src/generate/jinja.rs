@@ -216,12 +216,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// A name or a word that is an operator; whether an operand ends with it.
-    fn name(
-        &mut self,
-        operand: bool,
-        level: &mut Level,
-        out: &mut String,
-    ) -> Result<bool, String> {
+    fn name(&mut self, operand: bool, level: &mut Level, out: &mut String) -> Result<bool, String> {
         let name = self.while_is(word);
         if name == "is" {
             level.simple = false;
