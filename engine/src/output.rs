@@ -62,6 +62,13 @@ pub fn abandon(exit_code: u8) -> ! {
     std::process::exit(exit_code.into())
 }
 
+/// Removes the files that are being filled, unless some thread is at the list just now.
+pub(crate) fn discard() {
+    if let Ok(list) = UNFINISHED.try_lock() {
+        list.iter().for_each(|file| drop(fs::remove_file(file)));
+    }
+}
+
 /// A temporary file in `folder`, listed for as long as the second value lives.
 fn begin(folder: &Path) -> io::Result<(NamedTempFile, Listed)> {
     // The umask decides who may read the file, as for any other output.

@@ -343,7 +343,8 @@ fn a_temperature_near_zero_takes_the_largest() {
     let new = |args: &[&str]| {
         let args = [&["--ids", "65,66", "--max-new", "5", "--json"], args].concat();
         let got = output("generate", dir.path(), &args);
-        let json: Value = serde_json::from_slice(&got.stdout).expect(&said(&got));
+        assert!(got.status.success(), "{}", said(&got));
+        let json: Value = serde_json::from_slice(&got.stdout).expect("it is JSON");
         json["sequences"][0]["ids"].clone()
     };
     for temperature in ["1e-40", "1e-38", "1e-45"] {

@@ -6,7 +6,8 @@
 use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use samebits::heap::Heap as System;
+/// What is counted.
+const SYSTEM: samebits::heap::Heap = samebits::heap::Heap("gates");
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
 static HELD: AtomicI64 = AtomicI64::new(0);
@@ -42,30 +43,30 @@ fn bytes(size: usize) -> i64 {
     size as i64
 }
 
-// SAFETY: every method hands its arguments to `System` unchanged and returns its answer; counting
+// SAFETY: every method hands its arguments to the programs' allocator unchanged and returns its answer; counting
 // touches only atomics and never allocates.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(1, bytes(layout.size()));
         // SAFETY: the caller's promise about `layout` is that of `System`.
-        unsafe { System.alloc(layout) }
+        unsafe { SYSTEM.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         note(1, bytes(layout.size()));
         // SAFETY: as in `alloc`.
-        unsafe { System.alloc_zeroed(layout) }
+        unsafe { SYSTEM.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         note(0, -bytes(layout.size()));
         // SAFETY: the block came from `System` through `alloc`, with this layout.
-        unsafe { System.dealloc(block, layout) }
+        unsafe { SYSTEM.dealloc(block, layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         note(1, bytes(size) - bytes(layout.size()));
         // SAFETY: as in `dealloc`; the caller's promise about `size` is that of `System`.
-        unsafe { System.realloc(block, layout, size) }
+        unsafe { SYSTEM.realloc(block, layout, size) }
     }
 }

@@ -173,7 +173,7 @@ fn hint(role: Role, config: &Config) -> String {
 }
 
 /// Prefixes of what stands beside a hybrid's text model: layers that predict further, pictures.
-const BYSTANDERS: [&str; 3] = ["mtp.", "model.visual.", "visual."];
+const BYSTANDERS: [&str; 2] = ["mtp.", "model.visual."];
 
 /// Buffers that old files carry and no model reads.
 pub(super) fn obsolete(tensor: &TensorInfo) -> bool {

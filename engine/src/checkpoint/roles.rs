@@ -180,9 +180,8 @@ const WHOLE: [(Role, &str, &[Dim]); 3] = [
 pub(super) const PLAIN: &str = "model.";
 /// The same within a composite model.
 const NESTED: &str = "model.language_model.";
-/// The same of a text model and of a composite model that were saved without their heads.
+/// The same of a text model that was saved without its head.
 const BARE: &str = "";
-const BARE_NESTED: &str = "language_model.";
 
 impl LayerRole {
     /// The parts of a layer that is attention or not, in the order of the forward pass.
@@ -243,7 +242,7 @@ impl Role {
         // Longest first: each is the start of the one before, or of all.
         let prefixes: &[&'static str] = match family {
             Family::Qwen3 => &[PLAIN, BARE],
-            Family::Qwen3_5 => &[NESTED, PLAIN, BARE_NESTED, BARE],
+            Family::Qwen3_5 => &[NESTED, PLAIN, BARE],
         };
         let strip = |prefix: &&'static str| Some((*prefix, name.strip_prefix(*prefix)?));
         let (prefix, rest) = prefixes.iter().find_map(strip)?;

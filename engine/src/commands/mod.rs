@@ -16,4 +16,4 @@ pub mod pin;
 pub mod sanity;
 
 pub use failure::{Failure, INTERRUPTED};
-pub use settings::{ForwardArgs, RunArgs, Settings, parse_ids};
+pub use settings::{ForwardArgs, RunArgs, Settings, parse_ids, pool};

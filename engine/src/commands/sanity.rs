@@ -164,10 +164,11 @@ fn nothing_said(logits: &Logits, loss: f64, uniform: f64) -> Option<String> {
             Some("the loss is ln(vocab) to all digits: the logits carry nothing".into())
         }
         0 => None,
-        all if all == rows => Some(format!(
+        all if all == rows => Some(
             "all logits of every row are equal: the loss is ln(vocab) to all digits and the \
              logits carry nothing"
-        )),
+                .into(),
+        ),
         some => Some(format!("all logits of {some} of {rows} rows are equal: they carry nothing")),
     }
 }

@@ -212,12 +212,29 @@ fn kernels(name: Option<&str>) -> Result<&'static Kernels, Failure> {
     })
 }
 
-fn pool(threads: Option<usize>) -> Result<ThreadPool, Failure> {
+/// What a thread takes: its stack, and some room.
+const THREAD_BYTES: usize = 3 << 20;
+
+/// The threads of a command.
+///
+/// # Errors
+/// None asked for, or more than the system gives.
+pub fn pool(threads: Option<usize>) -> Result<ThreadPool, Failure> {
     if threads == Some(0) {
         return Err(Failure::Usage("--threads 0: at least one is needed".into()));
     }
+    // Where the system has no room for stacks, and for what a starting thread takes beside them,
+    // the allocator says so in one line; the C library would abort.
+    let threads = match threads {
+        Some(threads) => threads,
+        None => std::thread::available_parallelism().map_or(1, usize::from),
+    };
+    let mut room: Vec<u8> = Vec::new();
+    let bytes = threads.saturating_add(1).saturating_mul(THREAD_BYTES);
+    room.try_reserve_exact(bytes).map_err(|e| Failure::Threads(e.to_string()))?;
+    drop(std::hint::black_box(room));
     ThreadPoolBuilder::new()
-        .num_threads(threads.unwrap_or(0))
+        .num_threads(threads)
         .build()
         .map_err(|e| Failure::Threads(e.to_string()))
 }

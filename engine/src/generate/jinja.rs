@@ -315,7 +315,7 @@ impl<'a> Scanner<'a> {
             out.push_str(&format!(".{ITEM}({inside})"));
             return Ok(());
         }
-        let mut parts = vec!["none"; 3];
+        let mut parts = ["none"; 3];
         let mut start = 0;
         for (part, end) in marks.iter().map(|m| m.0).chain([inside.len()]).enumerate() {
             if !inside[start..end].trim().is_empty() {
