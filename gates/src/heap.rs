@@ -43,8 +43,8 @@ fn bytes(size: usize) -> i64 {
     size as i64
 }
 
-// SAFETY: every method hands its arguments to the programs' allocator unchanged and returns its answer; counting
-// touches only atomics and never allocates.
+// SAFETY: every method hands its arguments to the programs' allocator unchanged and returns its
+// answer; counting touches only atomics and never allocates.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(1, bytes(layout.size()));

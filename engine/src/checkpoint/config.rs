@@ -78,7 +78,9 @@ impl Config {
     /// # Errors
     /// The first thing that is malformed, contradictory or not supported.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        Ok(Self::read(&json::parse(text).map_err(Fault::Json)?)?)
+        let config = Self::read(&json::parse(text).map_err(Fault::Json)?)?;
+        rope::reducible(&config)?;
+        Ok(config)
     }
 
     fn read(json: &Value) -> Result<Self, Fault> {
@@ -148,7 +150,6 @@ impl Config {
             eos_token_ids: eos(&fields)?,
             notices: Vec::new(),
         };
-        rope::reducible(&config)?;
         no_effect(&fields, family, &mut notices)?;
         Ok(Self { notices, ..config })
     }

@@ -221,7 +221,8 @@ impl Checkpoint {
         self.folder.bytes(name)
     }
 
-    /// The text of another file of the folder, such as `chat_template.jinja`; `None` if it is absent.
+    /// The text of another file of the folder, such as `chat_template.jinja`; `None` if it is
+    /// absent.
     ///
     /// # Errors
     /// If it is there and cannot be read, or is no text.
