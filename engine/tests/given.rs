@@ -375,23 +375,26 @@ fn a_full_or_closed_stderr_changes_nothing() {
 
 #[test]
 fn under_any_address_space_limit_it_works_or_says_in_one_line_that_it_cannot() {
-    let dir = folder(&[]);
-    let mut codes = Vec::new();
-    for kib in (24_000..64_000).step_by(2_000) {
-        let script = format!("ulimit -v {kib}; exec \"$0\" hash \"$1\" --ids 65 --threads 3");
-        let got = Command::new("sh")
-            .args(["-c", &script])
-            .arg(env!("CARGO_BIN_EXE_samebits"))
-            .arg(dir.path())
-            .output()
-            .expect("a shell starts");
-        let line = said(&got);
-        // 127: the system could not load the program.
-        assert!(matches!(got.status.code(), Some(0 | 5 | 127)), "{kib}: {:?} {line}", got.status);
-        if got.status.code() == Some(5) {
-            assert_eq!(line.lines().count(), 1, "{kib}: {line}");
+    // The first reads a tokenizer before it asks for threads, so that single blocks are refused.
+    for words in ["generate --prompt ab --max-new 1", "hash --ids 65 --threads 3", "pin"] {
+        let (mut codes, mut refusals) = (Vec::new(), 0);
+        for kib in (24_000..56_000).step_by(2_400) {
+            let script = format!("ulimit -v {kib}; exec \"$0\" {words}");
+            let got = Command::new("sh")
+                .args(["-c", &script, env!("CARGO_BIN_EXE_samebits")])
+                .output()
+                .expect("a shell starts");
+            let line = said(&got);
+            // 127: the system could not load the program.
+            let code = got.status.code();
+            assert!(matches!(code, Some(0 | 5 | 127)), "{words} {kib}: {:?} {line}", got.status);
+            if code == Some(5) {
+                let lines = line.lines().filter(|l| l.contains("refused") || l.contains("threads"));
+                assert_eq!(lines.count(), 1, "{words} {kib}: {line}");
+                refusals += usize::from(line.contains("out of memory"));
+            }
+            codes.push(code);
         }
-        codes.push(got.status.code());
+        assert!(codes.contains(&Some(0)) && refusals > 0, "{words}: {codes:?}");
     }
-    assert!(codes.contains(&Some(5)) && codes.contains(&Some(0)), "{codes:?}");
 }
