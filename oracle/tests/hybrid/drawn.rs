@@ -209,12 +209,17 @@ impl<'a> Drawn<'a> {
     }
 }
 
-fn values(name: &str, shape: &[usize], role: Role) -> Vec<f32> {
+/// The numbers of a name under a seed.
+pub fn stream(seed: u64, name: &str) -> impl Fn(usize) -> u64 {
     let name = name.bytes().fold(0xCBF2_9CE4_8422_2325_u64, |h, b| {
         (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01B3)
     });
-    let key = mix(name ^ mix(1u64.wrapping_add(STEP)));
-    let at = |i: usize| mix(key.wrapping_add((i as u64 + 1).wrapping_mul(STEP)));
+    let key = mix(name ^ mix(seed.wrapping_add(STEP)));
+    move |i| mix(key.wrapping_add((i as u64 + 1).wrapping_mul(STEP)))
+}
+
+fn values(name: &str, shape: &[usize], role: Role) -> Vec<f32> {
+    let at = stream(1, name);
     let bell = |i: usize| {
         let fields = [0, 16, 32, 48].map(|shift| ((at(i) >> shift) & 0xFFFF) as i32);
         (fields.iter().sum::<i32>() - 2 * 65_535) as f32
