@@ -14,6 +14,7 @@ pub(crate) fn scores<A: Arithmetic + ?Sized>(a: &A, op: &Scores<'_>, batch: Batc
     let Heads { heads, head_dim, .. } = op.dims;
     let (rows, keys) = op.extents();
     let block = a.linear_block(head_dim, op.true_rows);
+    let (true_rows, above) = (op.true_rows, rows_above(op.first, op.true_rows, keys));
     let scale = a.constant(1.0 / (head_dim as f64).sqrt());
     let each = (0..heads * rows * keys).into_par_iter().with_min_len(64).map(|i| {
         let (head, row, key) = (i / keys / rows, i / keys % rows, i % keys);
@@ -24,7 +25,7 @@ pub(crate) fn scores<A: Arithmetic + ?Sized>(a: &A, op: &Scores<'_>, batch: Batc
         let q = &op.q[op.dims.query(row, head)];
         let k = &op.k[op.dims.key(key, head)];
         let mask = if hidden { a.masked() } else { 0.0 };
-        let place = Place { head, row, column: key, columns: keys, true_rows: op.true_rows };
+        let place = Place { head, row: above + row, column: key, columns: keys, true_rows };
         let dot = a.dot_at(q, k, block, &batch.scored(op.dims, place));
         (a.plus(a.times(dot, scale), mask), a.size(q, k) * scale)
     });
@@ -36,6 +37,7 @@ pub(crate) fn mix<A: Arithmetic + ?Sized>(a: &A, op: &Mix<'_>, batch: Batch) -> 
     let Heads { heads, head_dim, .. } = op.dims;
     let (rows, keys) = op.extents();
     let block = a.mix_block(keys, op.true_rows);
+    let (true_rows, above) = (op.true_rows, rows_above(op.first, op.true_rows, keys));
     let columns: Vec<f64> = (0..op.dims.kv_heads * head_dim)
         .flat_map(|c| op.v.iter().skip(c).step_by(op.dims.kv_heads * head_dim).copied())
         .collect(); // [kv_heads, head_dim, keys]
@@ -45,10 +47,15 @@ pub(crate) fn mix<A: Arithmetic + ?Sized>(a: &A, op: &Mix<'_>, batch: Batch) -> 
         let p = (head * rows + row) * keys;
         let v = (op.dims.kv(head) * head_dim + column) * keys;
         let (p, v) = (&op.probs[p..p + seen], &columns[v..v + seen]);
-        let place = Place { head, row, column, columns: head_dim, true_rows: op.true_rows };
+        let place = Place { head, row: above + row, column, columns: head_dim, true_rows };
         (a.dot_at(p, v, block, &batch.by_columns(op.dims, place)), a.size(p, v))
     });
     out(a.gives_magnitudes(), each)
+}
+
+/// Rows of the forward before the one at position `first`: the forward's own end with the keys.
+fn rows_above(first: usize, true_rows: usize, keys: usize) -> usize {
+    (first + true_rows).saturating_sub(keys)
 }
 
 /// An element of one head's matrix.
