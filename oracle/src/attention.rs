@@ -27,9 +27,9 @@ pub(crate) fn scores<A: Arithmetic + ?Sized>(a: &A, op: &Scores<'_>, batch: Batc
         let mask = if hidden { a.masked() } else { 0.0 };
         let place = Place { head, row: above + row, column: key, columns: keys, true_rows };
         let dot = a.dot_at(q, k, block, &batch.scored(op.dims, place));
-        (a.plus(a.times(dot, scale), mask), a.size(q, k) * scale)
+        (a.plus(a.times(dot, scale), mask), a.spread(q, k) * scale * scale)
     });
-    out(a.gives_magnitudes(), each)
+    out(a.gives_squares(), each)
 }
 
 /// See [`Mix`].
@@ -48,9 +48,9 @@ pub(crate) fn mix<A: Arithmetic + ?Sized>(a: &A, op: &Mix<'_>, batch: Batch) -> 
         let v = (op.dims.kv(head) * head_dim + column) * keys;
         let (p, v) = (&op.probs[p..p + seen], &columns[v..v + seen]);
         let place = Place { head, row: above + row, column, columns: head_dim, true_rows };
-        (a.dot_at(p, v, block, &batch.by_columns(op.dims, place)), a.size(p, v))
+        (a.dot_at(p, v, block, &batch.by_columns(op.dims, place)), a.spread(p, v))
     });
-    out(a.gives_magnitudes(), each)
+    out(a.gives_squares(), each)
 }
 
 /// Rows of the forward before the one at position `first`: the forward's own end with the keys.

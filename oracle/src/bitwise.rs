@@ -134,7 +134,7 @@ impl Arithmetic for Bits {
             let spot = part.spot(op, i / n, i % n);
             f64::from(spot.order(k).of(x, w, block))
         };
-        Out { values: each.map(dot).collect(), magnitude: None }
+        Out { values: each.map(dot).collect(), squares: None }
     }
 
     fn scores_in(&self, op: &Scores<'_>, batch: Batch) -> Out {

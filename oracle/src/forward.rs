@@ -200,7 +200,7 @@ impl<'a> Run<'a> {
         let (n, k) = (weight.shape[0], weight.shape[1]);
         let Batch { sequences, sequence } = self.batch;
         let rows: Vec<usize> = tokens.iter().map(|token| sequence * new + token).collect();
-        let mut out = Out { values: vec![0.0; rows.len() * n], magnitude: None };
+        let mut out = Out { values: vec![0.0; rows.len() * n], squares: None };
         for from in (0..n).step_by(WEIGHT_ROWS) {
             let to = n.min(from + WEIGHT_ROWS);
             let stored = weight.values(from * k..to * k);
@@ -215,8 +215,8 @@ impl<'a> Run<'a> {
                 }
             };
             columns(&mut out.values, &part.values);
-            if let Some(part) = &part.magnitude {
-                let whole = out.magnitude.get_or_insert_with(|| vec![0.0; rows.len() * n]);
+            if let Some(part) = &part.squares {
+                let whole = out.squares.get_or_insert_with(|| vec![0.0; rows.len() * n]);
                 columns(whole, part);
             }
         }
@@ -252,7 +252,7 @@ impl<'a> Run<'a> {
                 tokens.checked_sub(ago).map_or(0.0, |row| cache.inputs[row * channels + c])
             };
             let conv = (0..channels * hybrid.kernel).map(input).collect();
-            let array = |shape: Vec<usize>, values| Array { shape, values, magnitude: None };
+            let array = |shape: Vec<usize>, values| Array { shape, values, squares: None };
             let delta = vec![h.value_heads, h.key_dim, h.value_dim];
             let state = State {
                 conv: array(vec![channels, hybrid.kernel], conv),
@@ -271,5 +271,5 @@ fn halves(x: &[f64], n: usize) -> (Vec<f64>, Vec<f64>) {
 }
 
 fn plain(values: Vec<f64>) -> Out {
-    Out { values, magnitude: None }
+    Out { values, squares: None }
 }

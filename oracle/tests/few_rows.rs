@@ -137,7 +137,7 @@ fn forwards(model: &Model, golden: &Value, one: &Value) -> Vec<Array> {
         }
     }
     let array =
-        |(values, n)| Array { shape: vec![sequences.len() * n, vocab], values, magnitude: None };
+        |(values, n)| Array { shape: vec![sequences.len() * n, vocab], values, squares: None };
     all.into_iter().zip(&pieces).map(array).collect()
 }
 

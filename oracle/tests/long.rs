@@ -83,7 +83,7 @@ impl<'a> OneLayer<'a> {
         let inside = a.mul(&gate, &self.linear("up_proj", &h)).values;
         let x = a.add(&x, &self.linear("down_proj", &inside)).values;
         let values = self.linear("lm_head", &self.norm("norm", &x));
-        Array { shape: vec![n, c.vocab], values, magnitude: None }
+        Array { shape: vec![n, c.vocab], values, squares: None }
     }
 }
 
