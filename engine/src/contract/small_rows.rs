@@ -2,9 +2,8 @@
 //!
 //! Below four rows, and where outputs are few, no FMA chains run in blocks: each product is rounded
 //! and added to one of a few lanes, or all go one after another. Only `Order::Transformers` asks.
-//! Absent: what the reference does with more than one thread at 5 to 11 rows, with weights that do
-//! not lie at a multiple of 16 bytes, and with head widths that are no multiple of 4. The invariant:
-//! every sum starts from +0.
+//! Absent: what the reference does with more than one thread at 5 to 11 rows, and uncached batches
+//! of models whose heads all have keys of their own. The invariant: every sum starts from +0.
 
 /// An order of an f32 sum without FMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,27 +38,40 @@ pub struct SmallProduct {
     pub columns: usize,
     /// Terms of a sum.
     pub terms: usize,
+    /// Address of the first row, in floats; of this and the next two the lowest bits matter.
+    pub at: usize,
+    /// Floats from one row to the next.
+    pub stride: usize,
+    /// Address of the weights.
+    pub weight_at: usize,
 }
 
 impl SmallProduct {
+    /// A product of rows one after another, both sides at addresses that are a multiple of 4.
+    pub fn contiguous(rows: usize, columns: usize, terms: usize) -> Self {
+        Self { rows, columns, terms, at: 0, stride: terms, weight_at: 0 }
+    }
+
     /// The order of an output; none where the blocks of chains rule.
     pub fn order(&self, row: usize, column: usize) -> Option<SmallSum> {
-        let Self { rows, columns, terms } = *self;
-        let alone = |at: usize, of: usize| match at.checked_sub(of / 4 * 4) {
-            None => SmallSum::Lanes { head: 4 - 3 * terms % 4 },
-            Some(1) => SmallSum::Lanes4x2 { head: 4 },
-            Some(_) => SmallSum::Lanes8 { head: 4 },
+        let Self { rows, columns, terms, at, stride, weight_at } = *self;
+        let alone = |i: usize, of: usize, by: usize, step: usize, own: usize| match i
+            .checked_sub(of / 4 * 4)
+        {
+            None => SmallSum::Lanes { head: 4 - (by + 3 * step) % 4 },
+            Some(1) => SmallSum::Lanes4x2 { head: 4 - own % 4 },
+            Some(_) => SmallSum::Lanes8 { head: 4 - own % 4 },
         };
         if rows == 1 {
-            return Some(alone(column, columns));
+            return Some(alone(column, columns, weight_at, terms, at));
         }
         if columns == 1 {
-            return Some(alone(row, rows));
+            return Some(alone(row, rows, at, stride, weight_at));
         }
         if rows > 3 && columns >= 12 {
             return None;
         }
-        let head = (4 - row * terms % 4) % 4;
+        let head = (4 - (at + row * stride) % 4) % 4;
         let whole = column < columns / 4 * 4;
         Some(if whole { SmallSum::Lanes { head } } else { SmallSum::Lanes8 { head } })
     }
@@ -73,7 +85,7 @@ impl SmallProduct {
 
     /// The order of a score where the keys had to be copied, in matrix `matrix`.
     pub fn copied(&self, matrix: usize, row: usize, key: usize) -> Option<SmallSum> {
-        let Self { rows, columns, terms } = *self;
+        let Self { rows, columns, terms, .. } = *self;
         if rows * columns * terms >= FEW && rows > 3 && columns >= 12 {
             return None;
         }
@@ -158,7 +170,7 @@ mod tests {
 
     #[test]
     fn rows_and_columns_choose_the_order() {
-        let of = |rows, columns, terms| SmallProduct { rows, columns, terms };
+        let of = |rows, columns, terms| SmallProduct::contiguous(rows, columns, terms);
         for (product, at, want) in [
             (of(1, 16, 8), (0, 0), Some(SmallSum::Lanes { head: 4 })),
             (of(1, 16, 7), (0, 0), Some(SmallSum::Lanes { head: 3 })),

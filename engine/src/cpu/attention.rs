@@ -88,9 +88,16 @@ impl<E: Element> Attention<'_, E> {
             return None;
         }
         let (Heads { batch, query, kv, dim }, rows) = (self.span.heads, self.span.rows.of);
-        let product = SmallProduct { rows, columns: self.keys(), terms: dim };
+        // Queries of one sequence are a view of their rows, those of several were copied by head.
+        let (at, stride) = match batch {
+            1 => (matrix * dim, query * dim),
+            _ => (matrix * rows * dim, dim),
+        };
+        let columns = self.keys();
+        let weight_at = matrix * columns * dim;
+        let product = SmallProduct { rows, columns, terms: dim, at, stride, weight_at };
         // Keys that cannot be seen as one transposed matrix are copied.
-        let copied = batch > 1 && (kv == 1 || (query == kv && self.keys() == rows));
+        let copied = batch > 1 && kv == 1 && query > 1;
         match copied {
             true => product.copied(matrix, row, key),
             false => product.score(row, key),

@@ -29,7 +29,8 @@ pub fn linear<E: Element>(
     let x = &x.rows::<E>(rows.first + rows.count, k)[rows.first * k..];
     let block = linear_block(order, E::DTYPE, k, rows.of);
     let out = out.rows_mut::<E>(rows.count, width);
-    let product = SmallProduct { rows: rows.of, columns: width, terms: k };
+    let product =
+        SmallProduct { weight_at: weight.place(), ..SmallProduct::contiguous(rows.of, width, k) };
     if few::<E>(order, product) {
         let weight = |n: usize, i: usize| packed[panels.index(n, i)].widen();
         return few_rows(out, x, (product, rows.first), weight);
