@@ -83,12 +83,15 @@ impl SmallProduct {
         if few { Some(SmallSum::Sequence) } else { self.order(row, key) }
     }
 
-    /// The order of a score where the keys had to be copied, in matrix `matrix`.
-    pub fn copied(&self, matrix: usize, row: usize, key: usize) -> Option<SmallSum> {
+    /// The order of an output of a plain product in matrix `matrix`: values, and scores whose keys
+    /// had to be copied.
+    pub fn plain(&self, matrix: usize, row: usize, key: usize) -> Option<SmallSum> {
         let Self { rows, columns, terms, .. } = *self;
-        if rows * columns * terms >= FEW && rows > 3 && columns >= 12 {
+        let many = rows * columns * terms >= FEW && rows > 3 && columns >= 12;
+        if many {
             return None;
         }
+        // Columns before a multiple of 16 bytes are summed by halves.
         let head = (4 - (matrix * rows + row) * columns % 4) % 4;
         let halved = rows * columns * terms >= FEW && key < head && columns - head >= 4;
         Some(if halved { SmallSum::Halves } else { SmallSum::Sequence })

@@ -99,7 +99,7 @@ impl<E: Element> Attention<'_, E> {
         // Keys that cannot be seen as one transposed matrix are copied.
         let copied = batch > 1 && kv == 1 && query > 1;
         match copied {
-            true => product.copied(matrix, row, key),
+            true => product.plain(matrix, row, key),
             false => product.score(row, key),
         }
     }
@@ -199,8 +199,9 @@ impl<E: Element> Attention<'_, E> {
         let probs = probs.rows::<E>(batch * query * rows.count, stride);
         let (panels, packed) = cache.v.panels::<E>();
         let block = mix_block(self.order, E::DTYPE, self.keys(), rows.of);
-        // Values of fewer than four rows are summed in a plain loop, whatever the keys.
-        let small = rows.of < 4 && (self.order, E::DTYPE) == (Order::Transformers, Dtype::F32);
+        let product = SmallProduct::contiguous(rows.of, dim, self.keys());
+        let asked = (self.order, E::DTYPE) == (Order::Transformers, Dtype::F32);
+        let small = asked && product.plain(0, 0, 0).is_some();
         let width = query * dim;
         let out = out.rows_mut::<E>(batch * rows.of, width);
         for (b, out) in out.chunks_mut(rows.of * width).enumerate() {
@@ -222,7 +223,8 @@ impl<E: Element> Attention<'_, E> {
                         let panel = &panel[..panels.panel_len()];
                         let args = TileArgs { x, stride, rows: count, panel, terms, block, exact };
                         if small {
-                            in_sequence(&args, &mut sums);
+                            let at = (b * query + head, rows.first + first, from);
+                            few_values(&args, product, at, &mut sums);
                         } else {
                             (self.table.tile)(&args, &mut sums);
                         }
@@ -237,13 +239,21 @@ impl<E: Element> Attention<'_, E> {
     }
 }
 
-/// The sums of a tile, one term after another.
-fn in_sequence<E: Element>(args: &TileArgs<'_, E>, sums: &mut Tile) {
+/// The sums of a tile of values in a forward of few rows; `at` is its matrix, row and column.
+fn few_values<E: Element>(
+    args: &TileArgs<'_, E>,
+    product: SmallProduct,
+    at: (usize, usize, usize),
+    sums: &mut Tile,
+) {
     for r in 0..args.rows {
         let x = &args.x[r * args.stride..];
-        for (column, sum) in sums.0[r].iter_mut().enumerate() {
+        let columns = sums.0[r].iter_mut().enumerate().take(product.columns - at.2);
+        for (column, sum) in columns {
+            let order = product.plain(at.0, at.1 + r, at.2 + column);
+            let order = order.expect("every value of few rows has an order");
             let term = |i: usize| (x[i].widen(), args.panel[i * PANEL + column].widen());
-            *sum = SmallSum::Sequence.of(args.terms[r], term);
+            *sum = order.of(args.terms[r], term);
         }
     }
 }
