@@ -6,7 +6,10 @@ use super::{Reduction, Tree};
 
 pub fn tree(reduction: Reduction, (k, rows): (usize, usize), dtype: Dtype, order: Order) -> Tree {
     let eager = order == Order::Transformers;
+    let few = eager && dtype == Dtype::F32;
     let tree = match reduction {
+        Reduction::Linear | Reduction::Scores if few && rows == 1 => few_lanes(k),
+        Reduction::Mix if few && rows < 4 => Tree::chain((0..k).map(Tree::leaf)),
         Reduction::Linear | Reduction::Scores => blocks(k, linear(k, rows, dtype, eager), dtype),
         Reduction::Mix => blocks(k, mix(k, rows, dtype, eager), dtype),
         Reduction::Softmax if eager && k < 16 => Tree::chain((0..k).map(Tree::leaf)),
@@ -33,6 +36,18 @@ fn mix(keys: usize, rows: usize, dtype: Dtype, eager: bool) -> usize {
         Dtype::F32 if eager => linear(keys, rows, dtype, eager),
         Dtype::F32 => 192,
     }
+}
+
+/// One f32 row in the order of Transformers: a head of terms into lane 0, four lanes, the rest.
+fn few_lanes(k: usize) -> Option<Tree> {
+    let head = 4 - 3 * k % 4;
+    let end = head + (k - head) / 4 * 4;
+    let lane = |l: usize| {
+        let before = if l == 0 { 0..head } else { 0..0 };
+        Tree::chain(before.chain((head + l..end).step_by(4)).map(Tree::leaf))
+    };
+    let lanes = join(join(lane(0), lane(2)), join(lane(1), lane(3)));
+    (end..k).map(|t| Some(Tree::leaf(t))).fold(lanes, join)
 }
 
 /// A chain in each block, bf16 pairs odd term first; block sums one after another.

@@ -11,24 +11,40 @@ fn act<B: Backend>(b: &mut B, case: Case, values: &[f32]) -> <B::M as Mem>::Act 
     act
 }
 
+/// Probes and zeros beyond them: in `Order::Transformers` the last outputs of a product whose
+/// outputs are no multiple of four, and those of one of few, follow other trees.
+fn whole(case: Case, probes: &[f32]) -> (usize, Vec<f32>) {
+    const FEW: usize = 12;
+    let count = (probes.len() / case.k).next_multiple_of(4).max(FEW);
+    let mut all = probes.to_vec();
+    all.resize(count * case.k, 0.0);
+    (count, all)
+}
+
+/// The outputs of the probes, without those of the zeros.
+fn probed(case: Case, probes: &[f32], out: &[f32]) -> Vec<f32> {
+    let (all, own) = (out.len() / case.rows, probes.len() / case.k);
+    out.chunks_exact(all).flat_map(|row| &row[..own]).copied().collect()
+}
+
 /// `[rows, probes]`.
 pub fn linear<B: Backend>(b: &mut B, case: Case, probes: &[f32]) -> Vec<f32> {
-    let width = probes.len() / case.k;
+    let (width, all) = whole(case, probes);
     let mut weight = b.mem().alloc_weight(width, Some(case.k), case.dtype);
-    b.mem().write_weight(&mut weight, 0, &Tensor::from_f32(case.dtype, probes));
+    b.mem().write_weight(&mut weight, 0, &Tensor::from_f32(case.dtype, &all));
     let x = act(b, case, &vec![1.0; case.rows * case.k]);
     let mut out = act(b, case, &vec![0.0; case.rows * width]);
     let rows = Rows::all(case.rows);
     let op = Op::Linear { out: &mut out, x: &x, weight: &weight, rows, width };
     b.run(Site::global("o_proj"), op);
-    b.mem().read(&out, 0, case.rows * width).to_f32()
+    probed(case, probes, &b.mem().read(&out, 0, case.rows * width).to_f32())
 }
 
 /// `[rows, probes]`: every probe is a key.
 pub fn scores<B: Backend>(b: &mut B, case: Case, probes: &[f32]) -> Vec<f32> {
-    let capacity = probes.len() / case.k;
+    let (capacity, all) = whole(case, probes);
     let heads = Heads { batch: 1, query: 1, kv: 1, dim: case.k };
-    let cache = cache(b, case, heads, Layout::Keys(heads), probes);
+    let cache = cache(b, case, heads, Layout::Keys(heads), &all);
     let q = act(b, case, &vec![1.0; case.rows * case.k]);
     let mut out = act(b, case, &vec![0.0; case.rows * capacity]);
     let (positions, keys) = ints(b, case.rows, capacity);
@@ -36,14 +52,14 @@ pub fn scores<B: Backend>(b: &mut B, case: Case, probes: &[f32]) -> Vec<f32> {
     let span = Span { heads, rows, positions: &positions, keys: &keys, stride: capacity };
     let op = Op::Scores { out: &mut out, q: &q, cache: &cache, scale: 1.0, span };
     b.run(Site::global("scores"), op);
-    b.mem().read(&out, 0, case.rows * capacity).to_f32()
+    probed(case, probes, &b.mem().read(&out, 0, case.rows * capacity).to_f32())
 }
 
 /// `[rows, probes]`: every probe is one dimension of the values.
 pub fn mix<B: Backend>(b: &mut B, case: Case, probes: &[f32]) -> Vec<f32> {
-    let dim = probes.len() / case.k;
+    let (dim, all) = whole(case, probes);
     let heads = Heads { batch: 1, query: 1, kv: 1, dim };
-    let values: Vec<f32> = (0..probes.len()).map(|i| probes[i % dim * case.k + i / dim]).collect();
+    let values: Vec<f32> = (0..all.len()).map(|i| all[i % dim * case.k + i / dim]).collect();
     let cache = cache(b, case, heads, Layout::Values(heads), &values);
     let probs = act(b, case, &vec![1.0; case.rows * case.k]);
     let mut out = act(b, case, &vec![0.0; case.rows * dim]);
@@ -52,7 +68,7 @@ pub fn mix<B: Backend>(b: &mut B, case: Case, probes: &[f32]) -> Vec<f32> {
     let span = Span { heads, rows, positions: &positions, keys: &keys, stride: case.k };
     let op = Op::Mix { out: &mut out, probs: &probs, cache: &cache, span };
     b.run(Site::global("mix"), op);
-    b.mem().read(&out, 0, case.rows * dim).to_f32()
+    probed(case, probes, &b.mem().read(&out, 0, case.rows * dim).to_f32())
 }
 
 /// `[probes, k]`: one query row and many heads, or many rows of one head.
