@@ -124,7 +124,7 @@ impl RunArgs {
     /// The same for prompts that come from elsewhere.
     ///
     /// # Errors
-    /// As [`RunArgs::settings`], but for the ids.
+    /// As `RunArgs::settings`, but for the ids.
     pub fn with_prompts(&self, prompts: Vec<Vec<u32>>) -> Result<Settings, Failure> {
         if self.chunk == Some(0) {
             return Err(Failure::Usage("--chunk 0: at least one row is needed".into()));
