@@ -6,11 +6,13 @@ use std::process::Command;
 
 use samebits::contract::Dtype;
 use samebits_fixtures::{HybridSpec, Spec};
+use samebits_gates::commands::run::facts;
 use samebits_gates::context::data;
 use samebits_gates::limits::Limits;
 use samebits_gates::manifest::Plant;
 use samebits_gates::sites::op_of;
-use samebits_gates::whole::{Case, Shape, cases, grid, published};
+use samebits_gates::whole::{Case, Clean, Shape, cases, grid, published};
+use samebits_reports::Run;
 
 fn small() -> Vec<Shape> {
     let dense = Spec::named("tiny-d").expect("it is there");
@@ -89,9 +91,15 @@ fn a_check_that_was_stopped_is_no_pass_and_foreign_rows_are_refused() {
     assert_eq!(stopped.status.code(), Some(2), "no run was made");
     let said = String::from_utf8_lossy(&stopped.stdout);
     assert!(said.contains("clean runs 0 of 60"), "{said}");
-    std::fs::write(&file, "{}").expect("the folder is writable");
-    let refused = check();
-    let said = String::from_utf8_lossy(&refused.stderr);
-    assert_eq!((refused.status.code(), said.lines().count()), (Some(2), 1), "{said}");
-    assert!(said.contains("whole.json"), "{said}");
+    let run = facts(&data("manifest")).expect("the project's own data");
+    let run = Run { commit: "0".repeat(40), dirty: false, ..run };
+    let other = Clean { run, dtype: Dtype::Bf16, planned: 60, rows: Vec::new() };
+    let other = serde_json::to_string(&other).expect("plain data");
+    for (text, why) in [("{}", "missing field"), (other.as_str(), "not known to be of this code")] {
+        std::fs::write(&file, text).expect("the folder is writable");
+        let refused = check();
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!((refused.status.code(), said.lines().count()), (Some(2), 1), "{said}");
+        assert!(said.contains("whole.json") && said.contains(why), "{said}");
+    }
 }

@@ -1,8 +1,8 @@
 //! `gates calibrate --check --seeds N`: clean whole models held to the law.
 //!
-//! Exit codes: 1 where a tensor is beyond the law or was not judged, 2 where runs are still to be
-//! made. The invariants: `--out` is written after every run, whole, so that a stopped check leaves what
-//! it has; what it left is taken up again only by the same code and limits, without local changes.
+//! Exit codes: 1 where a tensor is beyond the law or was not judged, 2 where runs are left. The
+//! invariants: `--out` is written after every run, whole, so that a stopped check leaves what it
+//! has; what it left is taken up again only by the same code and limits, without local changes.
 
 use std::fs;
 use std::io::Write;
@@ -40,8 +40,9 @@ fn kept(path: &Path, now: &Clean) -> Result<Vec<Row>, Failure> {
     let old: Clean = serde_json::from_slice(&text).map_err(json)?;
     let of = |clean: &Clean| (clean.run.commit.clone(), clean.run.hashes.clone(), clean.dtype);
     // Local changes have no name: those of the run cannot be told from those of now.
-    if of(&old) != of(now) || old.run.dirty {
-        let said = "holds runs of other code, limits or dtype: name another file, or remove it";
+    if of(&old) != of(now) || old.run.dirty || now.run.dirty {
+        let said = "holds runs that are not known to be of this code, these limits and this dtype: \
+                    name another file, and commit local changes";
         return Err(Failure::Usage(format!("--out {}: {said}", path.display())));
     }
     Ok(old.rows)
@@ -56,7 +57,7 @@ fn keep(path: Option<&Path>, found: &Clean) -> Result<(), Failure> {
 /// How many minutes the runs of `left` take, from those that were made.
 fn minutes(left: &[&Case], done: &[(f64, f64)]) -> Option<f64> {
     let (work, wall_s) = done.iter().fold((0.0, 0.0), |(w, s), (work, wall)| (w + work, s + wall));
-    let to_do: f64 = left.iter().map(|case| case.shape.work()).sum();
+    let to_do = left.iter().fold(0.0, |sum, case| sum + case.shape.work());
     (work > 0.0).then(|| to_do / work * wall_s / 60.0)
 }
 
@@ -88,8 +89,8 @@ pub fn command(plan: &Plan<'_>, out: &mut dyn Write) -> Result<u8, Failure> {
         let (name, recipe, beyond) = (&row.model, row.recipe.name(), row.alarms.len());
         writeln!(
             said,
-            "{} of {planned}: {name}, {} ids, {recipe}, seed {}: {beyond} beyond, worst {worst:.2}, \
-             {:.1} s; about {rest:.1} minutes left",
+            "{} of {planned}: {name}, {} ids, {recipe}, seed {}: {beyond} beyond, worst \
+             {worst:.2}, {:.1} s; about {rest:.1} minutes left",
             found.rows.len() + 1,
             row.ids,
             row.seed,
