@@ -151,6 +151,10 @@ impl<B: Backend> Memory<B::M> for Poisoned<B> {
         self.inner.get_mut().mem().write_weight(weight, first, data);
     }
 
+    fn note_place(&mut self, weight: &mut <B::M as Mem>::Weight, floats: u64) {
+        self.inner.borrow_mut().mem().note_place(weight, floats);
+    }
+
     fn weight_shape(&self, weight: &<B::M as Mem>::Weight) -> (usize, usize) {
         self.inner.borrow_mut().mem().weight_shape(weight)
     }

@@ -82,7 +82,7 @@ fn split_heads(site: &str, tap: &mut Tap, shape: &Shape) {
 /// The rotary tables of a run, under their sites' names.
 pub fn rotary_taps(shape: &Shape, dtype: Dtype, settings: &Settings) -> BTreeMap<String, Tap> {
     let positions = settings.prompts[0].len();
-    let tables = RotaryTables::new(shape.theta, shape.rotary_dim, positions);
+    let tables = RotaryTables::new(dtype, shape.theta, shape.rotary_dim, positions);
     let tap = |values: &[f32]| {
         let data = Tensor::from_f32(dtype, values);
         Tap { shape: vec![positions, tables.half], data }

@@ -202,9 +202,15 @@ pub struct Weight {
     n: usize,
     packed: Option<Panels>,
     lowest: i32,
+    place: usize, // in floats, modulo 4
 }
 
 impl Weight {
+    /// Where the file holds the weight, in floats modulo 4; 0 where it was cast.
+    pub fn place(&self) -> usize {
+        self.place
+    }
+
     /// Rows and columns; a vector has one column.
     fn shape(&self) -> (usize, usize) {
         (self.n, self.packed.map_or(1, |p| p.k))
@@ -282,7 +288,7 @@ impl Memory<CpuMem> for CpuMemory {
     fn alloc_weight(&mut self, n: usize, k: Option<usize>, dtype: Dtype) -> Weight {
         let packed = k.map(|k| Panels { n, k, lanes: lanes(dtype) });
         let len = packed.map_or(n, |p| p.len());
-        Weight { store: Store::new(dtype, len), n, packed, lowest: NO_EXPONENT }
+        Weight { store: Store::new(dtype, len), n, packed, lowest: NO_EXPONENT, place: 0 }
     }
 
     fn write_weight(&mut self, weight: &mut Weight, first: usize, data: &Tensor) {
@@ -295,6 +301,10 @@ impl Memory<CpuMem> for CpuMemory {
             (Some(panels), Tensor::F32(v)) => pack(panels, weight.store.get_mut(), first, v),
         }
         weight.lowest = weight.lowest.min(lowest(data));
+    }
+
+    fn note_place(&mut self, weight: &mut Weight, floats: u64) {
+        weight.place = (floats % 4) as usize;
     }
 
     fn weight_shape(&self, weight: &Weight) -> (usize, usize) {

@@ -101,6 +101,9 @@ impl<'a, M: Mem> Loader<'a, M> {
             (_, shape) => (shape.iter().product::<u64>() as usize, None),
         };
         let mut weight = self.mem.alloc_weight(n, k, held.store);
+        if (tensor.dtype, held.values) == (StorageDtype::F32, Dtype::F32) {
+            self.mem.note_place(&mut weight, tensor.offset / 4);
+        }
         let row_bytes = tensor.len as usize / n;
         let piece = (PIECE_BYTES / row_bytes).clamp(1, n);
         let mut bytes = vec![0; piece * row_bytes];

@@ -49,6 +49,9 @@ pub trait Memory<M: Mem> {
     fn alloc_weight(&mut self, n: usize, k: Option<usize>, dtype: Dtype) -> M::Weight;
     /// Copies whole rows, row-major, from row `first` on.
     fn write_weight(&mut self, weight: &mut M::Weight, first: usize, data: &Tensor);
+    /// Notes where a weight's file holds it, in floats, where its bytes are used as they are there:
+    /// f32 sums of few rows depend on it in `Order::Transformers`.
+    fn note_place(&mut self, _weight: &mut M::Weight, _floats: u64) {}
     /// Rows and columns of a weight; a vector has one column.
     fn weight_shape(&self, weight: &M::Weight) -> (usize, usize);
     /// Rows `first .. first + count` of a weight, row-major, as on disk.

@@ -219,6 +219,8 @@ pub fn prepare<'c>(gate: &'c Gate, ctx: &'c Context) -> Result<Measure<'c>, Chec
             hashes::recorded(ctx, file, *order, *prompt, *cached)
         }
         Check::Strangers { name } => hashes::stranger(ctx, name),
+        Check::Long { tokens, order } => hashes::logits::long(ctx, *tokens, *order),
+        Check::FewRows { name } => hashes::logits::few_rows(ctx, name),
         Check::Injected { file, prompt, cached } => {
             hashes::injected::prepare(ctx, file, *prompt, *cached)
         }

@@ -61,6 +61,18 @@ pub enum Check {
         /// Name of the shape; every one of the file must be a gate.
         name: String,
     },
+    /// Logits of thousands of positions against hashes of what Transformers computed.
+    Long {
+        /// Ids of the forward, which name the run.
+        tokens: usize,
+        /// The engine's order.
+        order: Order,
+    },
+    /// f32 logits of few rows against hashes of what Transformers computed.
+    FewRows {
+        /// Name of the shape; every one of the file must be a gate.
+        name: String,
+    },
     /// Every site of a run against the contract computed operation by operation.
     Contract {
         /// The checkpoint.
