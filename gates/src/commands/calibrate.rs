@@ -5,10 +5,11 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use samebits::contract::Dtype;
 use samebits_reports::write_atomic;
 
-use super::Failure;
 use super::run::facts;
+use super::{Failure, whole};
 use crate::calibrate::validate;
 use crate::context::{Context, data};
 use crate::manifest::Gate;
@@ -23,6 +24,20 @@ pub struct Args {
     /// Independent runs of every designed run, each in a legal order of summation.
     #[arg(long, default_value_t = 60)]
     runs: usize,
+    /// Hold whole models to the law instead: ten widths and prompts, dense and hybrid, in three
+    /// recipes of weights, each with so many seeds.
+    #[arg(long, value_name = "N", conflicts_with = "runs",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: Option<u64>,
+    /// The dtype of whole models' runs.
+    #[arg(long, value_enum, default_value = "bf16", requires = "seeds")]
+    dtype: Dtype,
+    /// The published 0.6B and 0.8B-like shapes in the place of the ten widths.
+    #[arg(long, requires = "seeds")]
+    long: bool,
+    /// Begin no whole model's run after so many minutes; --out is taken up again where it ends.
+    #[arg(long, requires = "seeds")]
+    minutes: Option<f64>,
     /// Write what was found here.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -30,6 +45,11 @@ pub struct Args {
 
 /// Runs the command.
 pub fn command(args: &Args, out: &mut dyn Write) -> Result<u8, Failure> {
+    let &Args { dtype, long, minutes, .. } = args;
+    if let Some(seeds) = args.seeds {
+        let plan = whole::Plan { seeds, long, dtype, minutes, out: args.out.as_deref() };
+        return whole::command(&plan, out);
+    }
     let ctx = Context::new(1, None, std::env::current_exe()?)?;
     let gates = Gate::all(&data("manifest"))?;
     let found = validate(&ctx, &gates, args.runs, facts(&data("manifest"))?)?;

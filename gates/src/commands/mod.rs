@@ -15,6 +15,7 @@ mod report;
 pub mod run;
 mod steps;
 mod tidy;
+mod whole;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -98,6 +99,9 @@ pub enum Failure {
     /// A trace that does not fit a model.
     #[error(transparent)]
     Forced(#[from] crate::localize::forced::ForcedError),
+    /// A whole model that could not be judged.
+    #[error(transparent)]
+    Whole(#[from] crate::whole::WholeError),
     /// A gate that leads nowhere.
     #[error(transparent)]
     Gate(#[from] crate::localize::gate::GateError),

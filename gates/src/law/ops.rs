@@ -80,7 +80,8 @@ pub fn allowed<'a>(
             let more = if family(op) == "decay" { 2.0 } else { 0.0 };
             let (size, x_size) = (sizes(&y), sizes(&x));
             Allowed::of(dtype, y, Shape::Once, move |i, _| {
-                LEAST + size[i] * U * (OF_EXP + more) * (1.0 + x_size[i])
+                // Beyond 88.7 its exponential overflows, and the result is 0: it is less than this.
+                LEAST * (1.0 + x_size[i]) + size[i] * U * (OF_EXP + more) * (1.0 + x_size[i])
             })
         }
         "delta_rule" => {
@@ -227,11 +228,20 @@ fn norm<'a>(law: Law, exact: &'a Forced<'a>, setting: Setting, name: &str) -> Al
 fn gated<'a>(dtype: Dtype, weight: Vec<f64>, gate: Vec<f64>) -> Map<'a> {
     Box::new(move |i, t, scale| {
         let (z, n) = (gate[i], weight.len());
-        let u = rounded(dtype, weight[i % n] * rounded(dtype, t));
+        let w = weight[i % n];
+        // The product is f32: exact with a weight of the run's dtype, else rounded twice.
+        let own = if rounded(dtype, w) == w { 0.0 } else { U * scale };
+        let product = rounded(Dtype::F32, w * rounded(dtype, t));
         let silu = z / (1.0 + (-z).exp());
-        let slack = scale * (silu.abs() * U * OF_EXP * (1.0 + z.abs()) + LEAST);
-        let (a, b) = (rounded(dtype, u * (silu - slack)), rounded(dtype, u * (silu + slack)));
-        (a.min(b), a.max(b))
+        let slack = scale * (silu.abs() * U * OF_EXP + LEAST) * (1.0 + z.abs());
+        let mut range = (f64::INFINITY, f64::NEG_INFINITY);
+        for u in [1.0 - own, 1.0 + own].map(|s| rounded(dtype, product * s)) {
+            for silu in [silu - slack, silu + slack] {
+                let y = rounded(dtype, u * silu);
+                range = (range.0.min(y), range.1.max(y));
+            }
+        }
+        range
     })
 }
 
