@@ -184,6 +184,35 @@ fn a_legal_order_changes_sums_and_nothing_by_much() {
     }
 }
 
+/// A gain is what it says on every legal order, not on those of the contract alone.
+#[test]
+fn a_gain_acts_on_any_legal_order() {
+    let model = model(Dtype::F32);
+    let gains = Defect::all().iter().filter_map(|d| match d.fault {
+        Fault::Gain { exponent } if !d.needs_hybrid() => Some((d, exponent)),
+        _ => None,
+    });
+    let gains: Vec<(&Defect, i32)> = gains.collect();
+    assert!(!gains.is_empty());
+    for legal in Defect::all().iter().filter(|d| matches!(d.fault, Fault::Legal(_))) {
+        let (clean, ..) = traced(Defective::new(cpu(), legal), &model, &Plan::default());
+        for (gain, exponent) in &gains {
+            let site = format!("layers.{}.{}", gain.site.layer.unwrap_or(0), gain.site.op);
+            let planted = Defective::new(Defective::new(cpu(), legal), gain);
+            let (taps, _, b) = traced(planted, &model, &Plan::default());
+            assert!(b.hits() > 0, "{} on {}", gain.id, legal.id);
+            let (right, wrong) = (clean[&site].data.to_f32(), taps[&site].data.to_f32());
+            let pairs = right.iter().zip(&wrong).filter(|(a, b)| a.to_bits() != b.to_bits());
+            let mut more: Vec<f64> =
+                pairs.map(|(a, b)| f64::from(*b) / f64::from(*a) - 1.0).collect();
+            more.sort_by(f64::total_cmp);
+            let (middle, want) = (more[more.len() / 2], 2f64.powi(-exponent));
+            let near = (middle / want - 1.0).abs() < 0.1;
+            assert!(near, "{} on {}: {middle:e}, want {want:e}", gain.id, legal.id);
+        }
+    }
+}
+
 #[test]
 fn the_catalogue_is_sound() {
     let mut seen = std::collections::BTreeSet::new();

@@ -198,6 +198,11 @@ fn origin(samples: &[Sample], rule: Rule, value: impl Fn(&Sample) -> f64) -> Str
     )
 }
 
+/// The command that makes the limits again.
+fn again() -> String {
+    "gates calibrate".to_owned()
+}
+
 fn max_limits(limits: Limits, samples: &Samples, dtype: Dtype) -> Result<Limits, CalibrateError> {
     let mut limits = limits;
     for (name, all) in samples {
@@ -215,7 +220,8 @@ fn max_limits(limits: Limits, samples: &Samples, dtype: Dtype) -> Result<Limits,
         }
         let provenance = origin(all, rule, |s| s.max);
         let (statistic, dtype) = (statistic.to_owned(), dtype.name().to_owned());
-        limits = limits.with(name, Limit { value, statistic, dtype, provenance });
+        limits =
+            limits.with(name, Limit { value, statistic, dtype, provenance, recompute: again() });
     }
     Ok(limits)
 }
@@ -244,13 +250,15 @@ fn count_limits(mut limits: Limits, samples: &Samples) -> Limits {
              summation, or the largest that one of them proves alone, three deviations below its \
              count"
         );
-        let limit = Limit { value: rate, statistic, dtype: "bf16".to_owned(), provenance };
+        let (dtype, recompute) = ("bf16".to_owned(), again());
+        let limit = Limit { value: rate, statistic, dtype, provenance, recompute };
         limits = limits.with(&beside(name, "rate"), limit);
         let digits = |s: &Sample| surprise(s.elements, s.misrounds, rate);
         let value = Rule::Extreme.limit(all, digits);
         let provenance = origin(all, Rule::Extreme, digits);
         let statistic = "-log10 of the binomial tail of misrounds at the legal rate".to_owned();
-        let limit = Limit { value, statistic, dtype: "bf16".to_owned(), provenance };
+        let (dtype, recompute) = ("bf16".to_owned(), again());
+        let limit = Limit { value, statistic, dtype, provenance, recompute };
         limits = limits.with(&beside(name, "surprise"), limit);
     }
     limits

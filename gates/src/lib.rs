@@ -5,6 +5,7 @@
 //! and fixtures, which are crates of their own. The invariant: a gate passes only if it compared
 //! what it had to and its own planted fault turned it red in the same run.
 
+pub mod accepted;
 pub mod calibrate;
 pub mod checks;
 pub mod commands;
@@ -19,6 +20,7 @@ pub mod limits;
 pub mod localize;
 pub mod manifest;
 pub mod probe;
+pub mod recompute;
 pub mod ruler;
 pub mod runner;
 pub mod selftest;

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use samebits::contract::Dtype;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -37,6 +38,18 @@ pub enum LimitError {
         /// Its value.
         value: f64,
     },
+    /// A limit of something else than the gate measures.
+    #[error("limit {name} is one of {what} {limit}, the gate's is {gate}")]
+    Other {
+        /// Which.
+        name: String,
+        /// Statistic or dtype.
+        what: &'static str,
+        /// The limit's.
+        limit: String,
+        /// The gate's.
+        gate: String,
+    },
     /// A name that is not in the file.
     #[error("limit {name} is not in the limits file")]
     Unknown {
@@ -57,6 +70,38 @@ pub struct Limit {
     pub dtype: String,
     /// What was measured, on what, and how the value follows from it.
     pub provenance: String,
+    /// What makes the value again: `gates ARGUMENTS`, a gate's id, or a script of the project.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub recompute: String,
+}
+
+impl Limit {
+    /// Refuses to judge another statistic, or runs of a dtype that it does not hold for: `any`
+    /// holds for every one, and so for runs that have none.
+    ///
+    /// # Errors
+    /// What the gate measures, and the limit does not.
+    pub fn fits(
+        &self,
+        name: &str,
+        dtype: Option<Dtype>,
+        statistic: &str,
+    ) -> Result<(), LimitError> {
+        let other = |what, limit: &str, gate: &str| LimitError::Other {
+            name: name.to_owned(),
+            what,
+            limit: limit.to_owned(),
+            gate: gate.to_owned(),
+        };
+        let named = dtype.map_or("any", Dtype::name);
+        if self.dtype != "any" && self.dtype.split(", ").all(|of| of != named) {
+            return Err(other("dtype", &self.dtype, named));
+        }
+        if self.statistic != statistic {
+            return Err(other("statistic", &self.statistic, statistic));
+        }
+        Ok(())
+    }
 }
 
 /// All limits, by name.

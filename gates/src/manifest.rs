@@ -14,6 +14,8 @@ use samebits_reports::Kind;
 use serde::Deserialize;
 use thiserror::Error;
 
+use crate::context::data;
+
 pub use check::Check;
 pub use choices::{Bird, IdealStatistic, Perturbation, Places, Source, Tokenizer, Variant};
 
@@ -51,6 +53,28 @@ pub enum ManifestError {
         id: String,
         /// The name it should have.
         want: String,
+    },
+    /// A gate whose id begins with another kind than its own.
+    #[error("{}: gate {id} is of kind {kind}, which its id must begin with", path.display())]
+    Kind {
+        /// Where.
+        path: PathBuf,
+        /// The id in it.
+        id: String,
+        /// The kind in it.
+        kind: Kind,
+    },
+    /// A gate that must exist and does not.
+    #[error("gate {id} is in gates/data/gates.json and has no manifest")]
+    Gone {
+        /// Its id.
+        id: String,
+    },
+    /// A gate that the list of gates does not know.
+    #[error("gate {id} has a manifest and is not in gates/data/gates.json")]
+    Unlisted {
+        /// Its id.
+        id: String,
     },
     /// A folder without gates: an empty suite proves nothing.
     #[error("{}: holds no gate", path.display())]
@@ -153,7 +177,8 @@ impl Gate {
     /// The gate in a file.
     ///
     /// # Errors
-    /// A file that is unreadable, no gate, misnamed or without a `why`.
+    /// A file that is unreadable, no gate, misnamed, of a kind that is not its id's, or without a
+    /// `why`.
     pub fn load(path: &Path) -> Result<Self, ManifestError> {
         let owned = || path.to_path_buf();
         let text =
@@ -163,11 +188,52 @@ impl Gate {
         if gate.why.trim().is_empty() {
             return Err(ManifestError::NoWhy { path: owned() });
         }
+        if gate.id.split('/').next() != Some(gate.kind.name()) {
+            return Err(ManifestError::Kind { path: owned(), id: gate.id, kind: gate.kind });
+        }
         let want = format!("{}.json", gate.id.replace('/', "+"));
         if path.file_name().is_none_or(|name| name != want.as_str()) {
             return Err(ManifestError::Misnamed { path: owned(), id: gate.id, want });
         }
         Ok(gate)
+    }
+
+    /// The project's own gates: those that must exist, no more and no less.
+    ///
+    /// # Errors
+    /// What [`Gate::all`] and [`Gate::listed`] refuse.
+    pub fn project() -> Result<Vec<Self>, ManifestError> {
+        let path = data("data/gates.json");
+        let text =
+            fs::read(&path).map_err(|source| ManifestError::Read { path: path.clone(), source })?;
+        let must: Vec<String> =
+            serde_json::from_slice(&text).map_err(|source| ManifestError::Json { path, source })?;
+        let gates = Self::all(&data("manifest"))?;
+        Self::listed(&gates, &must)?;
+        Ok(gates)
+    }
+
+    /// The gates of a folder, or the project's own.
+    ///
+    /// # Errors
+    /// What [`Gate::all`] and [`Gate::project`] refuse.
+    pub fn all_or_own(folder: Option<&Path>) -> Result<Vec<Self>, ManifestError> {
+        folder.map_or_else(Self::project, Self::all)
+    }
+
+    /// Refuses gates of which one that must exist is missing, or one is not known: a gate that is
+    /// deleted would else be missed by nobody.
+    ///
+    /// # Errors
+    /// The first of them.
+    pub fn listed(gates: &[Self], must: &[String]) -> Result<(), ManifestError> {
+        if let Some(id) = must.iter().find(|id| gates.iter().all(|gate| gate.id != **id)) {
+            return Err(ManifestError::Gone { id: id.clone() });
+        }
+        match gates.iter().find(|gate| !must.contains(&gate.id)) {
+            Some(gate) => Err(ManifestError::Unlisted { id: gate.id.clone() }),
+            None => Ok(()),
+        }
     }
 
     /// All gates of a folder, by id.

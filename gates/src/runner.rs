@@ -3,6 +3,7 @@
 //! Absent on purpose: a second try. The invariant: a row that nobody finished is an ERROR. What
 //! could be wrong with this file is planted by [`crate::selftest`].
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
@@ -54,11 +55,7 @@ pub fn row<'c>(gate: &'c Gate, ctx: &'c Context, prepared: Prepared<'_, 'c>) -> 
             Err(error) => blank().error(&error.to_string()),
         },
     }));
-    let mut row = made.unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-        blank().error(&format!("panicked: {}", text.unwrap_or("without a word")))
-    });
+    let mut row = made.unwrap_or_else(|panic| blank().error(&died(&*panic)));
     row.wall_s = Num(start.elapsed().as_secs_f64());
     row
 }
@@ -92,40 +89,73 @@ fn measure<'c>(
     prepared: Prepared<'_, 'c>,
     row: Row,
 ) -> Result<Row, MeasureError> {
-    let limit = match &gate.limit {
-        Some(name) => ctx.limits.get(name)?.value,
-        None => Limits::none(),
-    };
     let mut measure = prepared()?;
     let clean = measure(None)?;
-    let planted = measure(Some(&gate.control.plant))?;
-    Ok(judge(gate, row, limit, clean, planted))
+    let limit = match &gate.limit {
+        Some(name) => {
+            let limit = ctx.limits.get(name)?;
+            limit.fits(name, gate.check.dtype(), clean.statistic)?;
+            limit.value
+        }
+        None => Limits::none(),
+    };
+    let plant = &gate.control.plant;
+    let planted = catch_unwind(AssertUnwindSafe(|| measure(Some(plant))));
+    let why = match planted {
+        Ok(Ok(planted)) => return Ok(judge(gate, row, limit, clean, planted)),
+        Ok(Err(error)) => error.to_string(),
+        Err(panic) => died(&*panic),
+    };
+    // What was measured beyond its limit stands, whatever became of the control.
+    let row = filled(row, limit, clean).judged();
+    Ok(match row.status {
+        Status::Fail => {
+            let reason = format!("{}; {} could not be measured: {why}", row.reason, plant.id());
+            Row { reason, ..row }
+        }
+        _ => row.error(&why),
+    })
+}
+
+/// The words of a panic.
+fn died(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    format!("panicked: {}", text.unwrap_or("without a word"))
+}
+
+/// The row with what was measured on the clean engine.
+fn filled(row: Row, limit: f64, clean: Outcome) -> Row {
+    Row {
+        statistic: clean.statistic.to_owned(),
+        measured: Num(clean.measured),
+        limit: Num(limit),
+        n_compared: clean.compared,
+        n_expected: clean.expected,
+        first_divergence: clean.first,
+        paths: clean.paths,
+        ..row
+    }
 }
 
 /// Turns a clean and a planted measurement into a row.
-pub fn judge(gate: &Gate, mut row: Row, limit: f64, clean: Outcome, planted: Outcome) -> Row {
-    row.statistic = clean.statistic.to_owned();
-    row.measured = Num(clean.measured);
-    row.limit = Num(limit);
-    row.n_compared = clean.compared;
-    row.n_expected = clean.expected;
-    row.first_divergence = clean.first;
-    row.paths = clean.paths;
+pub fn judge(gate: &Gate, row: Row, limit: f64, clean: Outcome, planted: Outcome) -> Row {
+    let alarm = clean.alarm.clone();
     let flaw = flaw(gate, limit, clean.statistic, &planted);
+    let mut row = filled(row, limit, clean);
     row.control = Some(Control {
         id: gate.control.plant.id().to_owned(),
         red: flaw.is_none(),
         statistic: planted.statistic.to_owned(),
         measured: Num(planted.measured),
     });
-    if let Some(alarm) = clean.alarm {
+    if let Some(alarm) = alarm {
         return row.error(&alarm);
     }
     let row = row.judged();
     match flaw {
-        Some(flaw) if row.status == Status::Error => {
-            let reason = format!("{}; {flaw}", row.reason);
-            row.error(&reason)
+        Some(flaw) if row.status != Status::Pass => {
+            Row { reason: format!("{}; {flaw}", row.reason), ..row }
         }
         _ => row,
     }

@@ -12,7 +12,7 @@ use samebits_gates::commands::run::{facts, rows_folder};
 use samebits_gates::context::{Context, data};
 use samebits_gates::manifest::{Gate, Lane};
 use samebits_gates::runner;
-use samebits_reports::{Report, Row, begin, merge, summary, table, write_row};
+use samebits_reports::{Report, Row, Run, begin, closing, merge, table, write_row};
 
 const SEED: u64 = 1;
 
@@ -29,19 +29,19 @@ fn completion(report: &Report, row: &Row) -> Result<Completion, Failed> {
     }
 }
 
-fn trial(gate: Gate, ctx: &Arc<Context>, rows: &Path) -> Trial {
-    let (ctx, rows) = (Arc::clone(ctx), rows.to_path_buf());
+fn trial(gate: Gate, ctx: &Arc<Context>, (rows, run): (&Path, &Run)) -> Trial {
+    let (ctx, rows, run) = (Arc::clone(ctx), rows.to_path_buf(), run.clone());
     Trial::ignorable_test(gate.id.clone(), move || {
-        let row = runner::run(&gate, &ctx).checked();
+        let row = runner::run(&gate, &ctx).checked().made_by(&run);
         write_row(&rows, &row)?;
-        let one = Report::new(facts(&data("manifest"))?, row.wall_s.0, vec![row.clone()]);
+        let one = Report::new(run.clone(), row.wall_s.0, vec![row.clone()]);
         completion(&one, &row)
     })
 }
 
 fn main() -> ExitCode {
     let args = Arguments::from_args();
-    let mut gates = Gate::all(&data("manifest")).expect("the project's own gates are well-formed");
+    let mut gates = Gate::project().expect("the project's own gates are well-formed");
     gates.retain(|gate| gate.lane == Lane::Default || set("SAMEBITS_LONG"));
     assert!(!gates.is_empty(), "an empty suite proves nothing");
     let child = PathBuf::from(env!("CARGO_BIN_EXE_gates"));
@@ -49,7 +49,8 @@ fn main() -> ExitCode {
     let ctx = Arc::new(ctx);
     let rows = rows_folder(&format!("test-{}", std::process::id())).join("rows");
     let run = facts(&data("manifest")).expect("the project's own files can be read");
-    let trials: Vec<Trial> = gates.iter().map(|gate| trial(gate.clone(), &ctx, &rows)).collect();
+    let made = |gate: &Gate| trial(gate.clone(), &ctx, (&rows, &run));
+    let trials: Vec<Trial> = gates.iter().map(made).collect();
     // Only the gates that the runner's own filter leaves must report.
     let asked = trials.iter().zip(&gates).filter(|(trial, _)| !args.is_filtered_out(trial));
     let expected: Vec<_> = asked.map(|(_, gate)| runner::expected(gate, &ctx)).collect();
@@ -59,7 +60,7 @@ fn main() -> ExitCode {
     begin(&rows, &run, &expected).expect("the target folder can be written");
     let conclusion = libtest_mimic::run(&args, trials);
     match merge(&rows) {
-        Ok(report) => eprintln!("{}\nrows: {}", summary(&report), rows.display()),
+        Ok(report) => eprint!("{}rows: {}\n", closing(&report), rows.display()),
         Err(error) => {
             eprintln!("gates: {error}");
             return ExitCode::FAILURE;

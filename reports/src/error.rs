@@ -69,7 +69,8 @@ pub enum Error {
         /// When the run began.
         start: Stamp,
     },
-    /// A row of a gate that is not part of the run, or is another kind or seed there.
+    /// A row of a gate that is not part of the run, or is of another kind, seed,
+    /// commit or code there.
     #[error("gate {id}: not part of this run as it reports itself")]
     Unexpected {
         /// The gate.

@@ -21,6 +21,19 @@ pub fn hash_file(path: &Path) -> Result<String, Error> {
     Ok(hex(hasher))
 }
 
+/// SHA-256 of the paths and bytes of some files below `dir`, 64 hex digits; one that is not there is
+/// an error, and so is a list of none.
+pub fn hash_files(dir: &Path, names: &[String]) -> Result<String, Error> {
+    if names.is_empty() {
+        return Err(Error::Empty { path: dir.to_owned() });
+    }
+    let mut hasher = Sha256::new();
+    for name in names {
+        hasher.update(format!("{}  ./{name}\n", hash_file(&dir.join(name))?));
+    }
+    Ok(hex(hasher))
+}
+
 /// SHA-256 of all paths and bytes below `dir`, 64 hex digits. A folder without files is an error.
 pub fn hash_dir(dir: &Path) -> Result<String, Error> {
     let mut files = Vec::new();

@@ -1,14 +1,17 @@
 //! The machine and the checkout a run is measured on.
 //!
 //! What cannot be found out is `Unknown` or `unknown`, and an unknown commit counts as dirty.
-//! Asking a GPU is absent: who runs on one names it.
+//! Asking a GPU is absent: who runs on one names it. Results and prose are no sources: a commit
+//! that accepts results leaves the sources as they were.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
 use serde::{Deserialize, Serialize};
+
+use crate::hash::hash_files;
 
 /// The machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,9 +48,15 @@ impl Host {
 pub struct Checkout {
     /// Commit hash, or `unknown`.
     pub commit: String,
-    /// Whether the tree differs from the commit, untracked files included, or may.
+    /// Whether the sources differ from the commit, untracked files included, or may.
     pub dirty: bool,
+    /// Hash of all tracked sources as they are on disk, or `unknown`.
+    pub code: String,
 }
+
+/// What `git` is to leave out where it is asked for sources.
+const SOURCES: [&str; 5] =
+    [".", ":(exclude)results", ":(exclude)**/*.md", ":(exclude)*.md", ":(exclude)LICENSE"];
 
 impl Checkout {
     /// Asks `git` about the working tree that holds `dir`.
@@ -55,18 +64,52 @@ impl Checkout {
         match git(dir, &["rev-parse", "--verify", "HEAD"]) {
             Some(commit) => Checkout {
                 commit: commit.trim().to_owned(),
-                dirty: git(dir, &["status", "--porcelain"]).is_none_or(|text| !text.is_empty()),
+                dirty: about_sources(dir, &["status", "--porcelain"])
+                    .is_none_or(|text| !text.is_empty()),
+                code: code(dir).unwrap_or_else(|| "unknown".to_owned()),
             },
-            None => Checkout { commit: "unknown".to_owned(), dirty: true },
+            None => {
+                Checkout { commit: "unknown".to_owned(), dirty: true, code: "unknown".to_owned() }
+            }
         }
     }
 }
 
-/// Files of the working tree of `dir` that differ from `commit`, from the tree's root; none if the
+/// The hash of the sources of the working tree that holds `dir`; none without `git` or a file.
+fn code(dir: &Path) -> Option<String> {
+    let root = root(dir)?;
+    let list = about_sources(dir, &["ls-files", "-z"])?;
+    let names: Vec<String> = list.split_terminator('\0').map(str::to_owned).collect();
+    hash_files(&root, &names).ok()
+}
+
+/// The top of the working tree that holds `dir`.
+fn root(dir: &Path) -> Option<PathBuf> {
+    git(dir, &["rev-parse", "--show-toplevel"]).map(|text| PathBuf::from(text.trim_end()))
+}
+
+/// What `git` says of the sources alone, from the top of the tree.
+fn about_sources(dir: &Path, args: &[&str]) -> Option<String> {
+    let args: Vec<&str> = args.iter().copied().chain(["--"]).chain(SOURCES).collect();
+    git(&root(dir)?, &args)
+}
+
+/// Commits since `commit`; none if it is not known here.
+pub fn commits_since(dir: &Path, commit: &str) -> Option<u64> {
+    let range = format!("{}..HEAD", plain(commit)?);
+    git(dir, &["rev-list", "--count", &range])?.trim().parse().ok()
+}
+
+/// A commit that is nothing but digits, so that it cannot be taken for an option.
+fn plain(commit: &str) -> Option<&str> {
+    let plain = !commit.is_empty() && commit.bytes().all(|b| b.is_ascii_hexdigit());
+    plain.then_some(commit)
+}
+
+/// Sources of the working tree of `dir` that differ from `commit`, from the tree's root; none if the
 /// commit is not known here. Files that are not tracked are absent.
 pub fn changed_since(dir: &Path, commit: &str) -> Option<Vec<String>> {
-    let plain = !commit.is_empty() && commit.bytes().all(|b| b.is_ascii_hexdigit());
-    let text = git(dir, &["diff", "--name-only", "--no-renames", plain.then_some(commit)?, "--"])?;
+    let text = about_sources(dir, &["diff", "--name-only", "--no-renames", plain(commit)?])?;
     Some(text.lines().map(str::to_owned).collect())
 }
 

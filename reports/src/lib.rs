@@ -26,19 +26,19 @@ mod table;
 
 pub use atomic::write_atomic;
 pub use error::Error;
-pub use fresh::{Outdated, fresh};
-pub use hash::{hash_dir, hash_file};
-pub use host::{Checkout, Host, changed_since};
+pub use fresh::{Outdated, acceptable, fresh, same_data, same_tree, whole};
+pub use hash::{hash_dir, hash_file, hash_files};
+pub use host::{Checkout, Host, changed_since, commits_since};
 pub use junit::junit;
 pub use kill::{
     Cell, KILL_SCHEMA, Killed, Matrix, MatrixRow, Outcome, Score, kill_svg, kill_table,
 };
 pub use kind::Kind;
 pub use markdown::{gates_table, host_line};
-pub use num::Num;
+pub use num::{Num, figures};
 pub use readme::{MarkerError, check, rewrite};
 pub use report::{CodeSize, Hashes, Report, Run, SCHEMA, Totals, Verdict};
 pub use row::{Control, Divergence, Fault, PathProof, Row, Status};
 pub use rows::{Expected, RUN_FILE, begin, merge, write_row};
 pub use stamp::Stamp;
-pub use table::{divergence_line, summary, table};
+pub use table::{closing, divergence_line, summary, table};

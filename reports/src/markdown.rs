@@ -1,8 +1,9 @@
 //! Markdown made from a report, for the blocks of the README.
 //!
-//! Every number comes from the report; nothing is rounded but time.
+//! Every number comes from the report, rounded for people.
 
 use crate::kind::Kind;
+use crate::num::figures;
 use crate::report::Report;
 use crate::row::{Row, Status};
 use crate::table::grouped;
@@ -73,7 +74,10 @@ fn passes(rows: &[&Row]) -> String {
 fn worst(rows: &[&Row]) -> String {
     let measured = rows.iter().filter(|row| matches!(row.status, Status::Pass | Status::Fail));
     match measured.max_by(|a, b| share(a).total_cmp(&share(b))) {
-        Some(row) => format!("{} / {} {}", row.measured, row.limit, cell(&row.statistic)),
+        Some(row) => {
+            let (measured, limit) = figures(row.measured, row.limit);
+            format!("{measured} / {limit} {}", cell(&row.statistic))
+        }
         None => "none measured".to_owned(),
     }
 }

@@ -42,6 +42,31 @@ impl fmt::Display for Num {
     }
 }
 
+impl Num {
+    /// Rounded to so many significant digits, for people.
+    pub fn rounded(self, digits: usize) -> Num {
+        if self.0 == 0.0 || !self.is_finite() {
+            return self;
+        }
+        let text = format!("{:.*e}", digits.saturating_sub(1), self.0);
+        Num(text.parse().expect("a number that was printed is one"))
+    }
+}
+
+/// A measurement and its limit for people: four significant digits, or as many more as it takes to
+/// tell the two apart, so that what is beyond a limit never looks as if it were on it.
+pub fn figures(measured: Num, limit: Num) -> (String, String) {
+    let shown = |digits| (measured.rounded(digits), limit.rounded(digits));
+    let apart = |(a, b): &(Num, Num)| a != b || measured == limit;
+    let (a, b) = (DIGITS..DOUBLE).map(shown).find(apart).unwrap_or((measured, limit));
+    (a.to_string(), b.to_string())
+}
+
+/// Digits that people read.
+const DIGITS: usize = 4;
+/// Digits that tell any two numbers apart.
+const DOUBLE: usize = 17;
+
 impl Serialize for Num {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         if self.0.is_finite() { to.serialize_f64(self.0) } else { to.collect_str(self) }

@@ -26,7 +26,7 @@ pub const SCHEMA: &str = "samebits.report/1";
 pub struct Run {
     /// Commit hash, or `unknown`.
     pub commit: String,
-    /// Whether the working tree differs from the commit, or may.
+    /// Whether the sources differ from the commit, or may.
     pub dirty: bool,
     /// When the run began.
     pub start: Stamp,
@@ -48,6 +48,9 @@ pub struct Hashes {
     pub limits: String,
     /// Folder of gate manifests.
     pub manifests: String,
+    /// All tracked sources, results and prose left out; empty in files that are older than it.
+    #[serde(default)]
+    pub code: String,
 }
 
 /// Lines of code of one part, against its budget.
@@ -132,7 +135,7 @@ pub struct Report {
     pub schema: String,
     /// Commit hash, or `unknown`.
     pub commit: String,
-    /// Whether the working tree differed from the commit, or may have.
+    /// Whether the sources differed from the commit, or may have.
     pub dirty: bool,
     /// When the run began.
     pub start: Stamp,
@@ -170,6 +173,18 @@ impl Report {
             rows,
             code_sizes: run.code_sizes,
             totals,
+        }
+    }
+
+    /// What is known of the run that made it.
+    pub fn run(&self) -> Run {
+        Run {
+            commit: self.commit.clone(),
+            dirty: self.dirty,
+            start: self.start.clone(),
+            host: self.host.clone(),
+            hashes: self.hashes.clone(),
+            code_sizes: self.code_sizes.clone(),
         }
     }
 

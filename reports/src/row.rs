@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kind::Kind;
 use crate::num::Num;
+use crate::report::Run;
 
 /// The outcome of a gate. Only `Pass` is good, and `Unmeasurable` is never a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -133,6 +134,9 @@ impl fmt::Display for Fault {
     }
 }
 
+/// The reason of a gate that has not reported.
+const SILENT: &str = "did not report";
+
 /// One gate of one run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -169,6 +173,12 @@ pub struct Row {
     pub control: Option<Control>,
     /// What each side really did.
     pub paths: Vec<PathProof>,
+    /// The commit that the gate was run at; empty in files that are older than it.
+    #[serde(default)]
+    pub commit: String,
+    /// Hash of the sources that it was run with; empty in files that are older than it.
+    #[serde(default)]
+    pub code: String,
 }
 
 impl Row {
@@ -187,11 +197,24 @@ impl Row {
             seed,
             wall_s: Num(0.0),
             first_divergence: None,
-            reason: "did not report".to_owned(),
+            reason: SILENT.to_owned(),
             repeat: repeat.to_owned(),
             control: None,
             paths: Vec::new(),
+            commit: String::new(),
+            code: String::new(),
         }
+    }
+
+    /// Whether the gate has not reported.
+    pub fn is_silent(&self) -> bool {
+        self.reason == SILENT
+    }
+
+    /// The row with the commit and the sources of its run.
+    #[must_use]
+    pub fn made_by(self, run: &Run) -> Row {
+        Row { commit: run.commit.clone(), code: run.hashes.code.clone(), ..self }
     }
 
     /// Decides from the numbers: ERROR if the row cannot prove anything, PASS if `measured` is
@@ -244,8 +267,8 @@ impl Row {
         }
     }
 
-    /// The first rule of a pass that the row breaks. `OverLimit` is last: a row for which it is
-    /// returned keeps all other rules.
+    /// The first rule of a pass that the row breaks. `OverLimit` comes before all that is said of
+    /// the control: what was measured beyond its limit is told, whatever else is broken.
     fn pass_fault(&self) -> Option<Fault> {
         if self.n_expected == 0 || self.n_compared == 0 {
             return Some(Fault::ZeroWork);
@@ -258,6 +281,9 @@ impl Row {
         }
         if !self.limit.is_finite() || self.limit.0 < 0.0 {
             return Some(Fault::BadLimit);
+        }
+        if self.measured.0 > self.limit.0 {
+            return Some(Fault::OverLimit);
         }
         let Some(control) = &self.control else {
             return Some(Fault::NoControl);
@@ -274,10 +300,7 @@ impl Row {
         if self.kind == Kind::Invariance && !self.paths_differ() {
             return Some(Fault::SamePath);
         }
-        if !self.reason.trim().is_empty() {
-            return Some(Fault::PassWithReason);
-        }
-        (self.measured.0 > self.limit.0).then_some(Fault::OverLimit)
+        (!self.reason.trim().is_empty()).then_some(Fault::PassWithReason)
     }
 
     /// A control judged by the row's own statistic that lies within the limit was not caught,

@@ -96,7 +96,7 @@ pub fn write_row(dir: &Path, row: &Row) -> Result<PathBuf, Error> {
 /// The report of the folder's run. Expected gates without a row are ERROR, "did not report".
 ///
 /// Refuses an unreadable row, another schema, two rows of one id, a row older than the run, and a
-/// row of a gate, kind or seed the run does not expect.
+/// row of a gate, kind, seed, commit or code the run does not expect.
 pub fn merge(dir: &Path) -> Result<Report, Error> {
     let RunFile { run, expected, .. } = read_json(&dir.join(RUN_FILE), RUN_SCHEMA)?;
     let mut awaited: BTreeMap<&str, &Expected> = BTreeMap::new();
@@ -107,6 +107,7 @@ pub fn merge(dir: &Path) -> Result<Report, Error> {
     }
     let mut seen: BTreeMap<String, PathBuf> = BTreeMap::new();
     let (mut rows, mut last) = (Vec::new(), run.start.clone());
+    let ours = |row: &Row| (&row.commit, &row.code) == (&run.commit, &run.hashes.code);
     for path in listing(dir)?.into_iter().filter(|path| is_row(path)) {
         let RowFile { ended, row, .. } = read_json(&path, ROW_SCHEMA)?;
         if let Some(first) = seen.insert(row.id.clone(), path.clone()) {
@@ -119,14 +120,16 @@ pub fn merge(dir: &Path) -> Result<Report, Error> {
             return Err(Error::Stale { id: row.id, ended, start: run.start });
         }
         match awaited.remove(row.id.as_str()) {
-            Some(gate) if gate.kind == row.kind && gate.seed == row.seed => {}
+            Some(gate) if gate.kind == row.kind && gate.seed == row.seed && ours(&row) => {}
             _ => return Err(Error::Unexpected { id: row.id }),
         }
         last = last.max(ended);
         rows.push(row);
     }
     let silent = awaited.into_values();
-    rows.extend(silent.map(|gate| Row::new(&gate.id, gate.kind, gate.seed, &gate.repeat)));
+    let did_not_report =
+        |gate: &Expected| Row::new(&gate.id, gate.kind, gate.seed, &gate.repeat).made_by(&run);
+    rows.extend(silent.map(did_not_report));
     let wall_s = last.since(&run.start).as_secs_f64();
     Ok(Report::new(run, wall_s, rows))
 }

@@ -3,6 +3,8 @@
 //! Colours are absent. Columns align by characters, so that no text is cut within one; control
 //! characters are shown as escapes, since a reason may hold any text.
 
+use crate::kind::Kind;
+use crate::num::figures;
 use crate::report::Report;
 use crate::row::{Divergence, Row, Status};
 
@@ -47,6 +49,53 @@ pub fn summary(report: &Report) -> String {
         grouped(totals.n_expected),
         report.wall_s.0,
     )
+}
+
+/// A few lines at the end of a run: the summary, gates by kind, what is red, what was not measured.
+pub fn closing(report: &Report) -> String {
+    let of = |status| report.rows.iter().filter(move |row| row.status == status);
+    let mut text = format!("{}\n{}\n", summary(report), by_kind(report));
+    let red = of(Status::Fail).map(|row| {
+        let (measured, limit) = figures(row.measured, row.limit);
+        format!("{} ({} {measured}, limit {limit})", row.id, row.statistic)
+    });
+    let broken = of(Status::Error).map(|row| format!("{} ({})", row.id, row.reason));
+    let unmeasured = of(Status::Unmeasurable).map(|row| format!("{} ({})", row.id, row.reason));
+    for (what, all) in [
+        ("failed", red.collect::<Vec<_>>()),
+        ("errors", broken.collect()),
+        ("not measured", unmeasured.collect()),
+    ] {
+        if !all.is_empty() {
+            text += &format!("{what}: {}\n", visible(&listed(&all)));
+        }
+    }
+    text
+}
+
+/// `bitwise 86 of 87 passed, tidy 2`: only what is not whole says of how many.
+fn by_kind(report: &Report) -> String {
+    let mut kinds = Vec::new();
+    for &kind in Kind::ALL {
+        let rows = report.rows.iter().filter(|row| row.kind == kind);
+        let (all, passed) = rows.fold((0, 0), |(all, passed), row| {
+            (all + 1, passed + u64::from(row.status == Status::Pass))
+        });
+        match all {
+            0 => {}
+            _ if all == passed => kinds.push(format!("{kind} {all}")),
+            _ => kinds.push(format!("{kind} {passed} of {all}")),
+        }
+    }
+    format!("passed by kind: {}", kinds.join(", "))
+}
+
+/// The first few, and how many more there are.
+fn listed(all: &[String]) -> String {
+    const SHOWN: usize = 8;
+    let more = all.len().saturating_sub(SHOWN);
+    let shown = all[..all.len() - more].join("; ");
+    if more > 0 { format!("{shown}; and {more} more") } else { shown }
 }
 
 /// The name of a status in every output.
@@ -96,12 +145,13 @@ pub(crate) fn grouped(count: u64) -> String {
 }
 
 fn cells(row: &Row) -> [String; 7] {
+    let (measured, limit) = figures(row.measured, row.limit);
     [
         status_name(row.status).to_owned(),
         visible(&row.id),
         visible(&row.statistic),
-        row.measured.to_string(),
-        row.limit.to_string(),
+        measured,
+        limit,
         format!("{}/{}", grouped(row.n_compared), grouped(row.n_expected)),
         format!("{:.2}", row.wall_s.0),
     ]

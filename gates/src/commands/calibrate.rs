@@ -53,7 +53,7 @@ fn check(args: &Args, ctx: &Context, gates: &[Gate], out: &mut dyn Write) -> Res
 /// Runs the command.
 pub fn command(args: &Args, out: &mut dyn Write) -> Result<u8, Failure> {
     let ctx = Context::new(1, None, std::env::current_exe()?)?;
-    let gates = Gate::all(&data("manifest"))?;
+    let gates = Gate::project()?;
     if args.check {
         return check(args, &ctx, &gates, out);
     }

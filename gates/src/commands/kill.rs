@@ -56,7 +56,7 @@ pub fn command(args: &Args, out: &mut dyn Write) -> Result<u8, Failure> {
     let wanted = |id: &str, filter: &Option<String>| {
         filter.as_ref().is_none_or(|filter| id.contains(filter.as_str()))
     };
-    let mut gates = Gate::all(&data("manifest"))?;
+    let mut gates = Gate::project()?;
     gates.retain(|gate| carries(&gate.check) && wanted(&gate.id, &args.gates));
     let defects: Vec<&Defect> =
         Defect::all().iter().filter(|d| wanted(&d.id, &args.filter)).collect();

@@ -29,7 +29,7 @@ pub struct ExplainArgs {
 }
 
 fn gates(manifests: Option<&PathBuf>) -> Result<Vec<Gate>, Failure> {
-    Ok(Gate::all(manifests.unwrap_or(&data("manifest")))?)
+    Ok(Gate::all_or_own(manifests.map(PathBuf::as_path))?)
 }
 
 fn lane(gate: &Gate) -> &'static str {

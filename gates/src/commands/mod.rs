@@ -83,6 +83,14 @@ pub enum Failure {
     /// A report.
     #[error(transparent)]
     Report(#[from] samebits_reports::Error),
+    /// Results that may not be accepted.
+    #[error("results/{file} is {source}")]
+    Refused {
+        /// Which file.
+        file: &'static str,
+        /// Why.
+        source: samebits_reports::Outdated,
+    },
     /// A report that is older than the tree.
     #[error("the report is {0}")]
     Outdated(#[from] samebits_reports::Outdated),

@@ -1,15 +1,20 @@
 //! `gates readme`: the tables of the README, rewritten or checked.
 //!
-//! The invariant: results that are older than the tree are refused, not shown.
+//! The invariant: results that are not of this tree, whole and unchanged, never get into the README;
+//! and of those that are there, what no longer holds is said. Code that is newer than the results
+//! is told as their age: it is for who accepts the next ones.
 
 use std::io::Write;
 
-use samebits_reports::{Report, check, rewrite, write_atomic};
+use samebits_reports::{check, rewrite, write_atomic};
 
 use super::Failure;
-use super::run::current;
+use super::run::facts;
+use crate::accepted::{Results, Tree};
 use crate::checks::CheckError;
 use crate::checks::readme::{files, tables};
+use crate::context::data;
+use crate::manifest::Gate;
 
 /// Arguments of `readme`.
 #[derive(Debug, clap::Args)]
@@ -21,22 +26,27 @@ pub struct Args {
 
 /// Runs the command.
 pub fn command(args: &Args, out: &mut dyn Write) -> Result<u8, Failure> {
-    let (readme, results) = files();
-    current(&Report::read(&results.join("gates.json"))?)?;
+    let (readme, folder) = files();
+    let results = Results::read(&folder)?;
+    let tree = Tree::of(facts(&data("manifest"))?, &Gate::project()?);
     let mut text = std::fs::read_to_string(&readme).map_err(CheckError::io(&readme))?;
-    let mut stale = 0;
-    for (name, table) in tables(&results)? {
-        if args.check {
-            if let Err(error) = check(&text, name, &table) {
-                writeln!(out, "README.md: {error}")?;
-                stale = 1;
-            }
-        } else {
+    let tables = tables(&folder)?;
+    if !args.check {
+        if let Some((file, source)) = results.refused(&tree).into_iter().next() {
+            return Err(Failure::Refused { file, source });
+        }
+        for (name, table) in tables {
             text = rewrite(&text, name, &table)?;
         }
-    }
-    if !args.check {
         write_atomic(&readme, text.as_bytes())?;
+        return Ok(0);
     }
-    Ok(stale)
+    let stale = tables.iter().filter_map(|(name, table)| check(&text, name, table).err());
+    let mut wrong: Vec<String> = stale.map(|error| format!("README.md: {error}")).collect();
+    let differing = results.differing(&tree).into_iter();
+    wrong.extend(differing.map(|(file, why)| format!("results/{file} is {why}")));
+    for line in wrong.iter().chain(&results.ages(&tree, &data(".."))) {
+        writeln!(out, "{line}")?;
+    }
+    Ok(u8::from(!wrong.is_empty()))
 }

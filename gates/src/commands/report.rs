@@ -3,10 +3,11 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use samebits_reports::merge;
+use samebits_reports::{merge, same_tree};
 
 use super::Failure;
-use super::run::{current, publish};
+use super::run::{facts, publish};
+use crate::context::data;
 
 /// Arguments of `report`.
 #[derive(Debug, clap::Args)]
@@ -24,6 +25,6 @@ pub struct Args {
 /// Runs the command.
 pub fn command(args: &Args, out: &mut dyn Write) -> Result<u8, Failure> {
     let report = merge(&args.rows)?;
-    current(&report)?;
+    same_tree(&report.run(), &facts(&data("manifest"))?)?;
     publish(&report, (&args.out, args.junit.as_deref()), out)
 }

@@ -10,8 +10,8 @@ use std::sync::Mutex;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use samebits::checkpoint::Family;
 use samebits_reports::{
-    Checkout, Hashes, Host, Report, Run, Stamp, Verdict, begin, changed_since, fresh, hash_dir,
-    hash_file, junit, merge, table, write_atomic, write_row,
+    Checkout, Hashes, Host, Report, Run, Stamp, Verdict, begin, closing, hash_dir, hash_file,
+    junit, merge, same_tree, table, write_atomic, write_row,
 };
 
 use super::Failure;
@@ -72,39 +72,20 @@ pub fn facts(manifests: &Path) -> Result<Run, Failure> {
             fixtures: hash_dir(&samebits_fixtures::paths::golden(""))?,
             limits: hash_file(&data("limits.json"))?,
             manifests: hash_dir(manifests)?,
+            code: checkout.code,
         },
         code_sizes: sizes,
     })
 }
 
-/// Files that show reports: they follow a report, and do not make it older.
-const PAGES: [&str; 3] = ["CHANGELOG.md", "README.md", "results/"];
-
-/// Refuses a report that is older than this tree.
-///
-/// # Errors
-/// What changed since.
-pub fn current(report: &Report) -> Result<(), Failure> {
-    let now = facts(&data("manifest"))?;
-    let page = |path: &String| PAGES.iter().any(|page| path.starts_with(page));
-    let changed = if report.dirty && report.commit == now.commit {
-        // Local changes have no name: those of the run cannot be told from those of now.
-        Some(Vec::new())
-    } else {
-        changed_since(&data(".."), &report.commit)
-    };
-    let changed = changed.map(|all| all.into_iter().filter(|path| !page(path)).collect::<Vec<_>>());
-    Ok(fresh(report, &now, changed.as_deref())?)
-}
-
 /// The gates that the arguments ask for.
-fn chosen(args: &Args, family: Option<Family>, manifests: &Path) -> Result<Vec<Gate>, Failure> {
+fn chosen(args: &Args, family: Option<Family>) -> Result<Vec<Gate>, Failure> {
     let filter = args.filter.as_deref().unwrap_or_default();
     let named = |gate: &Gate| {
         if args.exact { gate.id == filter } else { gate.id.contains(filter) }
     };
     let fits = |gate: &Gate| family.is_none() || gate.check.replaceable() == family;
-    let mut gates = Gate::all(manifests)?;
+    let mut gates = Gate::all_or_own(args.manifests.as_deref())?;
     gates.retain(named);
     let all = gates.len();
     gates.retain(fits);
@@ -127,28 +108,51 @@ fn chosen(args: &Args, family: Option<Family>, manifests: &Path) -> Result<Vec<G
     Ok(gates)
 }
 
+/// Names of the gates that run now, for the progress bar.
+#[derive(Default)]
+struct Running(Mutex<Vec<String>>);
+
+impl Running {
+    fn enter(&self, bar: &ProgressBar, id: &str) {
+        self.change(bar, |ids| ids.push(id.to_owned()));
+    }
+
+    fn leave(&self, bar: &ProgressBar, id: &str) {
+        self.change(bar, |ids| ids.retain(|other| other != id));
+    }
+
+    fn change(&self, bar: &ProgressBar, change: impl FnOnce(&mut Vec<String>)) {
+        let mut ids = self.0.lock().expect("no worker panics in here");
+        change(&mut ids);
+        bar.set_message(ids.join(", "));
+    }
+}
+
 /// Runs the gates, a few at a time.
-fn run_all(gates: &[Gate], ctx: &Context, rows: &Path) -> Result<(), Failure> {
+fn run_all(gates: &[Gate], ctx: &Context, (rows, run): (&Path, &Run)) -> Result<(), Failure> {
     let target = if std::io::stderr().is_terminal() {
         ProgressDrawTarget::stderr()
     } else {
         ProgressDrawTarget::hidden()
     };
     let bar = ProgressBar::with_draw_target(Some(gates.len() as u64), target);
-    let style = ProgressStyle::with_template("{bar:32} {pos}/{len} {elapsed} {msg}");
+    let style = ProgressStyle::with_template("{bar:32} {pos}/{len} {elapsed} {wide_msg}");
     bar.set_style(style.expect("the template is valid"));
     let workers = std::thread::available_parallelism().map_or(1, usize::from).min(4);
     let (next, failed) = (Mutex::new(gates.iter()), Mutex::new(None));
+    let running = Running::default();
     std::thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
                 loop {
                     let gate = next.lock().expect("no worker panics in here").next();
                     let Some(gate) = gate else { break };
-                    bar.set_message(gate.id.clone());
-                    if let Err(error) = write_row(rows, &runner::run(gate, ctx)) {
+                    running.enter(&bar, &gate.id);
+                    let row = runner::run(gate, ctx).made_by(run);
+                    if let Err(error) = write_row(rows, &row) {
                         *failed.lock().expect("no worker panics in here") = Some(error);
                     }
+                    running.leave(&bar, &gate.id);
                     bar.inc(1);
                 }
             });
@@ -183,15 +187,22 @@ pub fn command(args: &Args, out: &mut dyn Write) -> Result<u8, Failure> {
     let manifests = args.manifests.clone().unwrap_or_else(|| data("manifest"));
     // A checkpoint is refused here, once, with its own exit code.
     let model = replacement(args.model.as_ref())?;
-    let gates = chosen(args, model.as_ref().map(|(_, family)| *family), &manifests)?;
+    let gates = chosen(args, model.as_ref().map(|(_, family)| *family))?;
     let child = std::env::current_exe()?;
     let ctx = Context::new(args.seed, model, child)?;
     let rows = rows_folder(&format!("run-{}", std::process::id())).join("rows");
     let expected: Vec<_> = gates.iter().map(|gate| runner::expected(gate, &ctx)).collect();
-    begin(&rows, &facts(&manifests)?, &expected)?;
-    run_all(&gates, &ctx, &rows)?;
+    let run = facts(&manifests)?;
+    begin(&rows, &run, &expected)?;
+    run_all(&gates, &ctx, (&rows, &run))?;
+    let mut report = merge(&rows)?;
+    if same_tree(&run, &facts(&manifests)?).is_err() {
+        // Nobody can tell which gates ran before the change, and which after it.
+        report.dirty = true;
+        writeln!(std::io::stderr(), "the sources changed while the gates ran")?;
+    }
     let json = args.out.clone().unwrap_or_else(|| rows_folder("report.json"));
-    let code = publish(&merge(&rows)?, (&json, args.junit.as_deref()), out)?;
-    writeln!(std::io::stderr(), "report: {}", json.display())?;
+    let code = publish(&report, (&json, args.junit.as_deref()), out)?;
+    write!(std::io::stderr(), "{}report: {}\n", closing(&report), json.display())?;
     Ok(code)
 }

@@ -3,7 +3,9 @@
 use std::io::Write;
 
 use super::Failure;
-use crate::checks::tidy::{code_sizes, files, findings, load};
+use crate::checks::tidy::{code_sizes, files, findings, load, unmade};
+use crate::context::data;
+use crate::limits::Limits;
 
 /// Runs the command.
 pub fn command(out: &mut dyn Write) -> Result<u8, Failure> {
@@ -12,7 +14,8 @@ pub fn command(out: &mut dyn Write) -> Result<u8, Failure> {
         let budget = size.budget.map_or(String::new(), |budget| format!(" of {budget}"));
         writeln!(out, "{:<10} {:>6}{budget} lines of code", size.part, size.lines)?;
     }
-    let found = findings(&files, &rules);
+    let mut found = findings(&files, &rules);
+    found.extend(unmade(&Limits::load(&data("limits.json"))?)?);
     for finding in &found {
         let (file, line, rule, what) = (&finding.file, finding.line, finding.rule, &finding.what);
         writeln!(out, "{file}:{line}: {rule}: {what}")?;

@@ -317,6 +317,36 @@ pub enum Check {
 }
 
 impl Check {
+    /// The dtype of the runs that are judged, if the check has one.
+    pub fn dtype(&self) -> Option<Dtype> {
+        match self {
+            Self::TeacherForced { probe } => Some(probe.dtype),
+            Self::Narrow { dtype, .. }
+            | Self::Parting { dtype, .. }
+            | Self::Contract { dtype, .. }
+            | Self::Invariance { dtype, .. }
+            | Self::Lengths { dtype, .. }
+            | Self::Drift { dtype, .. }
+            | Self::Growth { dtype, .. }
+            | Self::Determinism { dtype, .. }
+            | Self::Ideal { dtype, .. }
+            | Self::Rounded { dtype, .. }
+            | Self::Rmsnorm { dtype }
+            | Self::Order { dtype }
+            | Self::Poison { dtype, .. }
+            | Self::Weights { dtype, .. }
+            | Self::Allocator { dtype, .. }
+            | Self::HostSync { dtype, .. }
+            | Self::LoopDraws { dtype, .. }
+            | Self::GeneratedBatch { dtype, .. }
+            | Self::Resumed { dtype, .. }
+            | Self::Sessions { dtype, .. }
+            | Self::Perturbed { dtype, .. } => Some(*dtype),
+            // A check without a dtype can be held to a limit for any only.
+            _ => None,
+        }
+    }
+
     /// The family whose `--model` takes the check's checkpoint's place, if the check is about any
     /// checkpoint of it.
     pub fn replaceable(&self) -> Option<Family> {

@@ -79,7 +79,7 @@ pub fn good(id: &str) -> Row {
         statistic: "ulps_max".to_owned(),
         measured: Num(1.0),
     });
-    row.judged()
+    row.judged().made_by(&facts())
 }
 
 /// A row that fails.
@@ -98,6 +98,7 @@ pub fn facts() -> Run {
             fixtures: "f".to_owned(),
             limits: "l".to_owned(),
             manifests: "m".to_owned(),
+            code: "c".to_owned(),
         },
         code_sizes: Vec::<CodeSize>::new(),
     }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
 
+use samebits::contract::Dtype;
 use samebits::cpu::{Cpu, CpuMem};
 use samebits::generate::{GenerateError, Request, Sequence};
 use samebits::model::Model;
@@ -17,7 +18,7 @@ use samebits_defects::{Defect, Poisoned};
 use samebits_fixtures::provenance::{Provenance, Refusal};
 use samebits_fixtures::{Spec, prompt_ids, synthetic};
 use samebits_oracle::{self as oracle, Arithmetic, Ideal, OracleError, Rounded, RunOptions, Trace};
-use samebits_reports::{Matrix, Outdated, Report, Row, Run, fresh, merge, write_row};
+use samebits_reports::{Matrix, Num, Outdated, Report, Row, Run, figures, fresh, merge, write_row};
 
 use crate::checks::determinism::{self, Answer};
 use crate::checks::running::{self, heap};
@@ -28,9 +29,10 @@ use crate::context::Context;
 use crate::decor::{Seam, Traffic, Watched};
 use crate::engine::{Setup, Traces, trace};
 use crate::kill::{self, Column};
-use crate::limits::{LimitError, Limits};
+use crate::limits::{Limit, LimitError, Limits};
 use crate::manifest::{Gate, ManifestError, Plant};
 use crate::probe::{Ran, Stage};
+use crate::recompute;
 use crate::ruler::Ruler;
 use crate::runner::{self, Completion, Prepared};
 use crate::sites::Sites;
@@ -53,8 +55,11 @@ pub type Tapped =
 pub type Referred =
     fn(&oracle::Model, &dyn Arithmetic, &[u32], &RunOptions) -> Result<Trace, OracleError>;
 
-/// A report against the tree, and the files that changed since.
-pub type Fresh = fn(&Report, &Run, Option<&[String]>) -> Result<(), Outdated>;
+/// A report against the tree, and the gates that it must have rows of.
+pub type Fresh = fn(&Report, &Run, &[&str]) -> Result<(), Outdated>;
+
+/// A limit, by its name, against the dtype and the statistic of a gate.
+pub type Fits = fn(&Limit, &str, Option<Dtype>, &str) -> Result<(), LimitError>;
 
 /// Columns of some defects, with where and from which seed, to a matrix.
 pub type Scored = fn(&[&Defect], &[Column], (Run, u64)) -> Matrix;
@@ -131,8 +136,16 @@ pub struct Runner {
     pub read: fn(&Path) -> Result<Report, samebits_reports::Error>,
     /// A report's way out.
     pub publish: Publish,
-    /// Whether a report is of this tree.
+    /// Whether a report is of this tree, whole.
     pub fresh: Fresh,
+    /// Whether a limit is one of what a gate measures.
+    pub fits: Fits,
+    /// Gates against the list of those that must exist.
+    pub listed: fn(&[Gate], &[String]) -> Result<(), ManifestError>,
+    /// Limits that name nothing that recomputes them.
+    pub recomputed: fn(&Limits, &[Gate]) -> Vec<String>,
+    /// A measurement and its limit, for people.
+    pub figures: fn(Num, Num) -> (String, String),
     /// A gate against defects.
     pub column: fn(&Gate, f64, &mut Measure<'_>, &[&Defect]) -> Result<Column, CheckError>,
     /// Columns to a matrix with its scores.
@@ -176,6 +189,10 @@ impl Runner {
             read: Report::read,
             publish: run::publish,
             fresh,
+            fits: Limit::fits,
+            listed: Gate::listed,
+            recomputed: recompute::unmade,
+            figures,
             column: kill::measured,
             matrix: kill::matrix,
         }

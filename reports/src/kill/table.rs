@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use crate::num::Num;
+
 use super::{Cell, Matrix, MatrixRow, Outcome, Score};
 
 /// The name of a class of faults.
@@ -81,7 +83,8 @@ pub fn kill_table(matrix: &Matrix) -> String {
         let tolerance = rows.iter().filter(caught).count();
         let weakest = rows.iter().filter(caught).min_by(|a, b| reach(a).total_cmp(&reach(b)));
         let weakest = weakest.map_or_else(String::new, |row| {
-            format!("{} ({:.1} times the limit)", row.strength, reach(row))
+            let times = crate::figures(Num(reach(row)), Num(1.0)).0;
+            format!("{} ({times} times the limit)", row.strength)
         });
         let missed = rows
             .iter()

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use samebits_reports::{Checkout, Error, Host, changed_since, hash_dir, hash_file, write_atomic};
+use samebits_reports::{
+    Checkout, Error, Host, changed_since, commits_since, hash_dir, hash_file, write_atomic,
+};
 use tempfile::TempDir;
 
 fn scratch() -> TempDir {
@@ -169,7 +171,8 @@ fn this_machine() {
 
 #[test]
 fn checkouts() {
-    let unknown = Checkout { commit: "unknown".to_owned(), dirty: true };
+    let none = || "unknown".to_owned();
+    let unknown = Checkout { commit: none(), dirty: true, code: none() };
     let dir = scratch();
     assert_eq!(Checkout::capture(&dir.path().join("absent")), unknown);
     let git = |args: &str| {
@@ -181,7 +184,9 @@ fn checkouts() {
     assert!(git("init -q"));
     assert_eq!(Checkout::capture(dir.path()), unknown, "no commit yet");
     assert!(git("commit -q --allow-empty -m first"));
-    let clean = Checkout::capture(dir.path());
+    let empty = Checkout::capture(dir.path());
+    assert_eq!(empty.code, none(), "no source is tracked");
+    let clean = empty;
     assert!(!clean.dirty, "{clean:?}");
     assert!(clean.commit.len() >= 40 && clean.commit.chars().all(|c| c.is_ascii_hexdigit()));
     put(dir.path(), "new", b"");
@@ -194,4 +199,48 @@ fn checkouts() {
     assert_eq!(since(), Some(vec!["new".to_owned()]), "and after");
     assert_eq!(changed_since(dir.path(), &"0".repeat(40)), None);
     assert_eq!(changed_since(dir.path(), "--stat"), None);
+}
+
+/// A commit that accepts results, or rewrites prose, leaves the sources what they were; a change of
+/// any other tracked file, committed or not, makes other sources of them.
+#[test]
+fn sources_are_all_but_results_and_prose() {
+    let dir = scratch();
+    let git = |args: &[&str]| {
+        let mut git = Command::new("git");
+        git.arg("-C").arg(dir.path()).args(["-c", "user.name=t", "-c", "user.email=t@t"]);
+        let done = git.args(args).output().expect("git runs where this project is built");
+        assert!(done.status.success(), "{done:?}");
+    };
+    git(&["init", "-q"]);
+    let pages = ["README.md", "LICENSE", "fixtures/goldens/README.md", "results/gates.json"];
+    let sources = ["Cargo.toml", "engine/src/lib.rs", ".ci/run", "gates/data/results.json"];
+    for name in pages.iter().chain(&sources) {
+        put(dir.path(), name, b"1");
+    }
+    git(&["add", "."]);
+    git(&["commit", "-q", "-m", "first"]);
+    let first = Checkout::capture(&dir.path().join("engine"));
+    assert!(!first.dirty && first.code.len() == 64, "{first:?}");
+    for name in pages {
+        put(dir.path(), name, b"2");
+    }
+    put(dir.path(), "results/new.json", b"1");
+    let seen = Checkout::capture(dir.path());
+    assert_eq!((seen.dirty, &seen.code), (false, &first.code), "pages, before they are committed");
+    git(&["add", "."]);
+    git(&["commit", "-q", "-m", "second"]);
+    let second = Checkout::capture(dir.path());
+    assert_ne!(second.commit, first.commit);
+    assert_eq!((second.dirty, &second.code), (false, &first.code), "and after");
+    assert_eq!(changed_since(dir.path(), &first.commit), Some(Vec::new()));
+    assert_eq!(commits_since(dir.path(), &first.commit), Some(1));
+    assert_eq!(commits_since(dir.path(), "--all"), None);
+    for name in sources {
+        put(dir.path(), name, b"2");
+        let seen = Checkout::capture(dir.path());
+        assert!(seen.dirty && seen.code != first.code, "{name}: {seen:?}");
+        assert_eq!(changed_since(dir.path(), &first.commit), Some(vec![name.to_owned()]));
+        put(dir.path(), name, b"1");
+    }
 }

@@ -28,7 +28,7 @@ fn good(id: &str) -> Row {
         statistic: "ulps_max".to_owned(),
         measured: Num(1.0),
     });
-    row.judged()
+    row.judged().made_by(&run_at(stamp(0)))
 }
 
 fn path(label: &str, threads: u64) -> PathProof {
@@ -64,6 +64,7 @@ fn run_at(start: Stamp) -> Run {
         hashes: Hashes {
             fixtures: "f0".to_owned(),
             limits: "11".to_owned(),
+            code: "c".to_owned(),
             manifests: "aa".to_owned(),
         },
         code_sizes: vec![CodeSize { part: "engine".to_owned(), lines: 10, budget: Some(7000) }],

@@ -7,7 +7,7 @@ use super::Planting;
 use crate::checks::{CheckError, Measure, Outcome};
 use crate::context::Context;
 use crate::kill::{self, Column};
-use crate::limits::Limits;
+use crate::limits::{Limit, Limits};
 use crate::manifest::{Gate, ManifestError, Plant};
 use crate::runner::{self, Completion, Prepared};
 
@@ -21,6 +21,21 @@ pub const ALL: &[(&str, Planting)] = &[
     ("control-by-another", |r| r.judge = control_by_another),
     ("control-on-limit", |r| r.judge = control_on_limit),
     ("infinite-limit", |r| r.judge = infinite_limit),
+    ("control-before-measurement", |r| r.judge = control_before_measurement),
+    ("measurement-lost", |r| r.row = measurement_lost),
+    ("kind-of-another", |r| r.gates = kind_of_another),
+    ("gone-unmissed", |r| r.listed = gone_unmissed),
+    ("unlisted-taken", |r| r.listed = unlisted_taken),
+    ("statistic-of-another", |r| {
+        r.fits = |limit, name, dtype, _| limit.fits(name, dtype, &limit.statistic)
+    }),
+    ("dtype-of-another", |r| {
+        r.fits = |limit, name, dtype, statistic| {
+            let any = Limit { dtype: "any".to_owned(), ..limit.clone() };
+            any.fits(name, dtype, statistic)
+        }
+    }),
+    ("limit-from-nowhere", |r| r.recomputed = |_, _| Vec::new()),
     ("rerun-until-green", |r| r.row = rerun_until_green),
     ("death-is-green", |r| r.row = death_is_green),
     ("skip-is-green", |r| {
@@ -94,6 +109,47 @@ fn control_on_limit(gate: &Gate, row: Row, limit: f64, clean: Outcome, planted: 
     let on = planted.measured == limit && limit > 0.0;
     let measured = if on { limit.next_up() } else { planted.measured };
     runner::judge(gate, row, limit, clean, Outcome { measured, ..planted })
+}
+
+/// Of a control that proves nothing, nothing else is said.
+fn control_before_measurement(
+    gate: &Gate,
+    row: Row,
+    limit: f64,
+    clean: Outcome,
+    planted: Outcome,
+) -> Row {
+    let row = runner::judge(gate, row, limit, clean, planted);
+    match row.control.as_ref().is_some_and(|control| !control.red) {
+        true => row.error("unarmed control"),
+        false => row,
+    }
+}
+
+/// A control that cannot be made takes the measurement with it.
+fn measurement_lost<'c>(gate: &'c Gate, ctx: &'c Context, prepared: Prepared<'_, 'c>) -> Row {
+    let row = runner::row(gate, ctx, prepared);
+    if row.control.is_none() { row.error("no control") } else { row }
+}
+
+/// A gate may call itself what it likes.
+fn kind_of_another(folder: &std::path::Path) -> Result<Vec<Gate>, ManifestError> {
+    match Gate::all(folder) {
+        Err(ManifestError::Kind { .. }) => Ok(Vec::new()),
+        said => said,
+    }
+}
+
+/// A gate without a manifest is one gate less.
+fn gone_unmissed(gates: &[Gate], must: &[String]) -> Result<(), ManifestError> {
+    let there = |id: &&String| gates.iter().any(|gate| gate.id == **id);
+    Gate::listed(gates, &must.iter().filter(there).cloned().collect::<Vec<_>>())
+}
+
+/// A manifest that nobody listed is one gate more.
+fn unlisted_taken(gates: &[Gate], must: &[String]) -> Result<(), ManifestError> {
+    let known = gates.iter().filter(|gate| must.contains(&gate.id)).cloned();
+    Gate::listed(&known.collect::<Vec<_>>(), must)
 }
 
 /// A limit that is not finite is as large as can be.

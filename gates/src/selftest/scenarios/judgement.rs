@@ -48,6 +48,20 @@ pub(super) fn reasons(runner: &Runner, _ctx: &Context) -> Verdict {
         ),
         ("one left out", Outcome { compared: 9, ..clean() }, good(), Status::Error, "wrong work"),
         ("deaf control", clean(), deaf(), Status::Error, "within 0"),
+        (
+            "a difference under a deaf control",
+            planted(1.0, "mix"),
+            deaf(),
+            Status::Fail,
+            "over the limit",
+        ),
+        (
+            "the same, and the control's own flaw",
+            planted(1.0, "mix"),
+            deaf(),
+            Status::Fail,
+            "within 0",
+        ),
         ("control elsewhere", clean(), planted(5.0, "mix"), Status::Error, "not at q_rope"),
         (
             "control that never acted",
@@ -160,6 +174,13 @@ pub(super) fn once(runner: &Runner, ctx: &Context) -> Verdict {
     let (row, calls) = asked(runner, ctx, &gate, &flaky);
     row_is("red at first", &row, Status::Fail, "over the limit")?;
     same("what was asked of a flaky check", calls, each_once)?;
+    // Red, and the planted run cannot be made: the measurement is told all the same.
+    let broken = |_, plant: Option<&Plant>| match plant {
+        None => Ok(planted(1.0, op)),
+        Some(_) => Err(CheckError::missing("a place", "the run")),
+    };
+    let (row, _) = asked(runner, ctx, &gate, &broken);
+    row_is("red under a control that cannot be made", &row, Status::Fail, "a place is not in")?;
     let (row, _) = asked(runner, ctx, &gate, &|_, _| Err(CheckError::missing("all", "nowhere")));
     row_is("a check that cannot be made", &row, Status::Error, "all is not in nowhere")?;
     // Unwinds without the message of a panic, which nobody is to read.

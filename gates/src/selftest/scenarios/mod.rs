@@ -55,6 +55,9 @@ table! {
     judgement::skips "what was not measured is no pass";
     suites::manifests "a gate that promises what no code reads, or a suite of none, is refused";
     suites::limits "a limit that is negative or of unknown origin is refused";
+    suites::listed "a gate that is deleted, and one that nobody knows, are missed";
+    suites::fitting "a limit judges its own statistic and dtype alone";
+    suites::recomputed "a limit names what recomputes it, and that is there";
     inputs::seeds "everything drawn follows the seed, and the seed is said";
     inputs::variety "what is drawn varies: ids, and the weights of every tensor";
     devices::taps "a tap holds what its op wrote, at every layer and forward";
@@ -71,7 +74,8 @@ table! {
     reports::rows "rows are whole, asked for, of this run, and written once";
     reports::verdicts "totals count what happened, and the exit code says it";
     reports::edited "a report whose sums do not follow from its rows is refused";
-    reports::fresh "a report of another tree is refused";
+    reports::fresh "a report of another tree, or of a part of this one, is refused";
+    reports::figures "figures for people hide no failure";
     matrix::denominator "what lives, and what was never reached, counts in a score";
     matrix::baseline "a gate that is red without a fault kills nothing";
 }

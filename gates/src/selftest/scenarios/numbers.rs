@@ -95,7 +95,8 @@ fn errors(misrounds: u64, max: f64, elements: u64) -> Residual {
 /// A limit of a self-test's own.
 fn limit(value: f64, dtype: Dtype) -> Limit {
     let [statistic, provenance] = ["a statistic", "a self-test"].map(str::to_owned);
-    Limit { value, statistic, dtype: dtype.name().to_owned(), provenance }
+    let (dtype, recompute) = (dtype.name().to_owned(), String::new());
+    Limit { value, statistic, dtype, provenance, recompute }
 }
 
 pub(super) fn sizes(runner: &Runner, ctx: &Context) -> Verdict {

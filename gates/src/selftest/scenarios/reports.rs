@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use samebits_reports::{Expected, Hashes, Kind, RUN_FILE, Report, Row, Run, Status, Totals, begin};
+use samebits_reports::{
+    Expected, Hashes, Kind, Num, RUN_FILE, Report, Row, Run, Status, Totals, begin,
+};
 
 use crate::context::Context;
 use crate::selftest::Runner;
@@ -147,22 +149,60 @@ pub(super) fn edited(runner: &Runner, _ctx: &Context) -> Verdict {
 }
 
 pub(super) fn fresh(runner: &Runner, _ctx: &Context) -> Verdict {
-    let report = Report::new(facts(), 1.0, vec![good("a")]);
-    let with = |hashes: Hashes| Run { hashes, ..facts() };
-    let old = || "of an older tree".to_owned();
+    let rows = || vec![good("bitwise/a"), good("bitwise/b"), good("order/a")];
+    let report = || Report::new(facts(), 1.0, rows());
+    let of = |run: Run| {
+        let rows = rows().into_iter().map(|row| row.made_by(&run)).collect();
+        Report::new(run, 1.0, rows)
+    };
+    let with = |hashes: Hashes| of(Run { hashes, ..facts() });
+    let other = || "of another tree".to_owned();
     let hashes = || facts().hashes;
-    let none: &[String] = &[];
-    let changed: &[String] = &["engine/src/lib.rs".to_owned()];
-    for (why, now, changed, good) in [
-        ("the same tree", facts(), Some(none), true),
-        ("other limits", with(Hashes { limits: old(), ..hashes() }), Some(none), false),
-        ("other gates", with(Hashes { manifests: old(), ..hashes() }), Some(none), false),
-        ("other goldens", with(Hashes { fixtures: old(), ..hashes() }), Some(none), false),
-        ("a file that changed since", facts(), Some(changed), false),
-        ("a commit that is not known", facts(), None, false),
+    let without = |left_out: &str| {
+        let rows = rows().into_iter().filter(|row| !row.id.starts_with(left_out)).collect();
+        Report::new(facts(), 1.0, rows)
+    };
+    let silent = Row::new("order/a", Kind::Order, 7, "gates run").made_by(&facts());
+    let mut unheard = without("order");
+    unheard = Report::new(facts(), 1.0, unheard.rows.into_iter().chain([silent]).collect());
+    let mut foreign = report();
+    foreign.rows[1].code = other();
+    let old = || Run { hashes: Hashes { code: other(), ..hashes() }, ..facts() };
+    for (why, report, sound) in [
+        ("the same tree", report(), true),
+        ("a commit that only accepts results", of(Run { commit: other(), ..facts() }), true),
+        ("local changes", of(Run { dirty: true, ..facts() }), false),
+        ("other limits", with(Hashes { limits: other(), ..hashes() }), false),
+        ("other manifests", with(Hashes { manifests: other(), ..hashes() }), false),
+        ("other goldens", with(Hashes { fixtures: other(), ..hashes() }), false),
+        ("other code", of(old()), false),
+        ("one row of other code", foreign, false),
+        ("a gate without a row", without("order/a"), false),
+        ("a gate that did not report", unheard, false),
+        ("a part", without("bitwise"), false),
     ] {
-        let said = (runner.fresh)(&report, &now, changed);
-        hold(&format!("{why}: {said:?}"), said.is_ok() == good)?;
+        let said = (runner.fresh)(&report, &facts(), &["bitwise/a", "bitwise/b", "order/a"]);
+        hold(&format!("{why}: {said:?}"), said.is_ok() == sound)?;
+    }
+    let said = (runner.fresh)(&report(), &facts(), &["bitwise/a", "bitwise/b"]);
+    hold("a row of a gate that is not there is accepted", said.is_err())
+}
+
+pub(super) fn figures(runner: &Runner, _ctx: &Context) -> Verdict {
+    for (measured, limit, want) in [
+        (1.129_616_586_380_739_5, 6.0, ("1.13", "6")),
+        (1.0, 1.0, ("1", "1")),
+        (1.0004, 1.0, ("1.0004", "1")),
+        (1.000_000_04, 1.0, ("1.00000004", "1")),
+        (0.999_96, 1.0, ("0.99996", "1")),
+        (1f64.next_up(), 1.0, ("1.0000000000000002", "1")),
+        (16.5, 16.499_99, ("16.5", "16.49999")),
+        (1.946_929_857_657_704_2e44, 1.0, ("1.947e44", "1")),
+        (f64::NAN, 1.0, ("NaN", "1")),
+        (f64::INFINITY, 0.0, ("inf", "0")),
+    ] {
+        let got = (runner.figures)(Num(measured), Num(limit));
+        same(&format!("{measured} and {limit} for people"), (&*got.0, &*got.1), want)?;
     }
     Ok(())
 }
