@@ -1,29 +1,30 @@
-//! Teacher forcing: the result of every op on the very inputs that the engine gave it.
+//! Teacher forcing: the exact result of every op on the very inputs that a run gave it.
 //!
-//! Absent: statistics and limits. The invariant: weights, epsilon, scale, base and positions are
-//! the reference's own reading of the checkpoint, never the engine's.
+//! Absent: what an op may differ from it by, which the law has. The invariant: weights, epsilon,
+//! scale, base and positions are the reference's own reading of the checkpoint, never the engine's.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use samebits_oracle::ops::{
-    Conv, Decay, DeltaRule, GatedNorm, Heads, Linear, Mix, Out, PartialRope, RmsNorm, Rope, Scores,
-    Softmax, Tables,
+    Conv, Decay, DeltaRule, Heads, Linear, Mix, Out, Scores, Softmax, Tables,
 };
-use samebits_oracle::{Arithmetic, Config, Hybrid, Model};
+use samebits_oracle::{Arithmetic, Config, Hybrid, Ideal, Model, Rounded};
 
+use crate::law::{delta, family};
 use crate::sites::split;
 
-/// The engine's values, and what turns them into an op's exact result.
+/// A run's values, and what turns them into an op's exact result.
 pub struct Forced<'a> {
-    /// What computes the expected results.
-    pub arithmetic: &'a dyn Arithmetic,
+    /// What rounds to the run's dtype: weights, and ops with one right answer.
+    pub rounded: Rounded,
     /// Weights and config.
     pub model: &'a Model,
-    /// What the engine wrote, by site.
+    /// What the run wrote, by site.
     pub values: &'a BTreeMap<String, Vec<f64>>,
     /// Ids of the rows.
     pub ids: &'a [u32],
-    /// Rotary tables of all positions.
+    /// Rotary tables of all positions, in f32.
     pub tables: &'a Tables,
     /// Keys and values of each layer that were in the cache before the rows.
     pub past: &'a Past,
@@ -43,22 +44,42 @@ pub struct Past {
     pub values: Vec<Vec<f64>>,
 }
 
+/// A rotated element: `x cos + turned sin`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pair {
+    /// The element itself.
+    pub x: f64,
+    /// Its table entry.
+    pub cos: f64,
+    /// The other of its pair, with its sign.
+    pub turned: f64,
+    /// The other's table entry.
+    pub sin: f64,
+    /// Whether it lies beyond the rotated width.
+    pub passes: bool,
+}
+
 impl Forced<'_> {
     fn config(&self) -> &Config {
         self.model.config()
+    }
+
+    fn hybrid(&self) -> Option<&Hybrid> {
+        self.config().hybrid.as_ref()
     }
 
     fn rows(&self) -> usize {
         self.ids.len()
     }
 
-    fn first(&self) -> usize {
-        self.past.len
-    }
-
     /// Keys at the end of the run.
     pub fn keys(&self) -> usize {
         self.past.len + self.rows()
+    }
+
+    fn dims(&self) -> Heads {
+        let c = self.config();
+        Heads { heads: c.heads, kv_heads: c.kv_heads, head_dim: c.head_dim }
     }
 
     /// The cache's rows from position 0 on.
@@ -68,30 +89,9 @@ impl Forced<'_> {
         all
     }
 
+    /// A weight in the run's dtype.
     fn weight(&self, site: &str) -> Vec<f64> {
-        let weight = self.model.weight(site).expect("the reference has a weight for every op");
-        let values = weight.values(0..weight.count());
-        values.into_iter().map(|v| self.arithmetic.round(v)).collect()
-    }
-
-    fn norm(&self, site: &str, x: &[f64]) -> Out {
-        let (weight, eps) = (self.weight(site), self.config().eps);
-        let op = RmsNorm { x, weight: &weight, eps };
-        match self.config().hybrid {
-            Some(_) => self.arithmetic.centred_norm(&op),
-            None => self.arithmetic.rms_norm(&op),
-        }
-    }
-
-    fn linear(&self, site: &str, x: &[f64], k: usize) -> Out {
-        let (weight, true_rows) = (self.weight(site), self.rows());
-        self.arithmetic.linear(&Linear { x, weight: &weight, k, true_rows })
-    }
-
-    fn rope(&self, x: &[f64], heads: usize) -> Out {
-        let (tables, head_dim) = (self.tables, self.config().head_dim);
-        let rope = Rope { x, tables, heads, head_dim, first: self.first() };
-        self.arithmetic.partial_rope(&PartialRope { rope, width: self.config().rotary_dim })
+        self.parameter(site).into_iter().map(|v| self.rounded.round(v)).collect()
     }
 
     /// A weight that the default order keeps as the file has it.
@@ -100,226 +100,231 @@ impl Forced<'_> {
         weight.values(0..weight.count())
     }
 
-    /// Sizes of an op's terms where the exact op does not give them: the result times what an
-    /// error of its argument does to an exponential, or the two terms of a rotation.
-    pub fn terms(&self, site: &str, y: &[f64]) -> Option<Vec<f64>> {
-        let (layer, op) = split(site)?;
-        let x = |op: &str| self.values[&format!("layers.{layer}.{op}")].as_slice();
-        match op {
-            "q_rope" | "k_rope" => Some(self.rope_terms(site)),
-            "silu" => Some(by_argument(y, x("gate_proj"))),
-            "conv_silu" => Some(by_argument(y, x("conv"))),
-            "gate_sigmoid" => Some(by_argument(y, x("q_gate"))),
-            "beta" => Some(by_argument(y, x("in_proj_b"))),
-            "g" => Some(by_argument(y, x("in_proj_a"))),
-            "gdn_norm" => Some(by_argument(y, x("in_proj_z"))),
-            "conv" => self.hybrid().map(|h| self.conv_terms(layer, h.kernel)),
-            "core" => self.hybrid().map(|h| self.core_terms(layer, h)),
-            "probs" => {
-                let rows = y.chunks(self.keys()).zip(x("scores").chunks(self.keys()));
-                let row = |(y, x): (&[f64], &[f64])| -> Vec<f64> {
-                    let most = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                    y.iter().zip(x).map(|(y, x)| y * (1.0 + most - x)).collect()
-                };
-                Some(rows.flat_map(row).collect())
-            }
-            _ => None,
+    /// The residual stream before a layer.
+    fn stream(&self, layer: usize) -> &[f64] {
+        match layer {
+            0 => &self.values["embed_tokens"],
+            _ => &self.values[&format!("layers.{}.mlp_residual", layer - 1)],
         }
     }
 
-    /// Sizes of the two terms of each rotated element, added up.
-    fn rope_terms(&self, site: &str) -> Vec<f64> {
+    /// What another op of a site's layer wrote.
+    fn beside(&self, site: &str, op: &str) -> &[f64] {
+        let (layer, _) = split(site).expect("ops with neighbours are in layers");
+        &self.values[&format!("layers.{layer}.{op}")]
+    }
+
+    /// Columns of every row of a convolution's output.
+    fn part(&self, site: &str, columns: std::ops::Range<usize>) -> Vec<f64> {
+        let channels = self.hybrid().map_or(1, |h| h.heads.channels());
+        let rows = self.beside(site, "conv_silu").chunks_exact(channels);
+        rows.flat_map(|row| &row[columns.clone()]).copied().collect()
+    }
+
+    /// What an op with one input reads.
+    pub fn input(&self, site: &str) -> Cow<'_, [f64]> {
+        let Some((layer, op)) = split(site) else {
+            let last = self.config().layers;
+            return Cow::Borrowed(match (site, self.values.get(KEPT)) {
+                ("norm", _) => self.stream(last),
+                // Where only some rows have logits, they stand under this name.
+                (_, Some(kept)) => kept,
+                _ => &self.values["norm"],
+            });
+        };
+        let keys = self.hybrid().map_or(0, |h| h.heads.keys());
+        let from = match op {
+            "input_layernorm" => return Cow::Borrowed(self.stream(layer)),
+            "q_norm" | "q_gate" if self.hybrid().is_some() => {
+                let [query, gate] = halves(self.beside(site, "q_proj"), self.config().head_dim);
+                return Cow::Owned(if op == "q_norm" { query } else { gate });
+            }
+            "q_l2" => return Cow::Owned(self.part(site, 0..keys)),
+            "k_l2" => return Cow::Owned(self.part(site, keys..2 * keys)),
+            "q_norm" => "q_proj",
+            "k_norm" => "k_proj",
+            "q_rope" => "q_norm",
+            "k_rope" | "k_cache" => {
+                if op == "k_rope" {
+                    "k_norm"
+                } else {
+                    "k_rope"
+                }
+            }
+            "v_cache" => "v_proj",
+            "probs" => "scores",
+            "o_proj" if self.hybrid().is_some() => "mix_gated",
+            "o_proj" => "mix",
+            "conv" => "in_proj_qkv",
+            "conv_silu" => "conv",
+            "gate_sigmoid" => "q_gate",
+            "beta" => "in_proj_b",
+            "g" => "in_proj_a",
+            "gdn_norm" => "core",
+            "out_proj" => "gdn_norm",
+            "post_attention_layernorm" => "attn_residual",
+            "gate_proj" | "up_proj" => "post_attention_layernorm",
+            "silu" => "gate_proj",
+            "down_proj" => "mul",
+            _ => "input_layernorm",
+        };
+        Cow::Borrowed(self.beside(site, from))
+    }
+
+    /// The argument of an activation's exponential: a decay's has a bias.
+    pub fn argument(&self, site: &str) -> Vec<f64> {
+        let x = self.input(site);
+        let Some((layer, "g")) = split(site) else { return x.into_owned() };
+        let bias = self.weight(&format!("layers.{layer}.dt_bias"));
+        x.iter().enumerate().map(|(i, a)| a + bias[i % bias.len()]).collect()
+    }
+
+    /// Terms of each sum of a linear.
+    pub fn terms_of_row(&self, site: &str) -> usize {
+        self.model.weight(site).map_or(0, |weight| weight.shape[1])
+    }
+
+    /// The exact sums or functions of a site, before any rounding.
+    pub fn site(&self, site: &str) -> Out {
+        let (rows, first, keys) = (self.rows(), self.past.len, self.keys());
+        let op = split(site).map_or(site, |(_, op)| op);
+        let layer = split(site).map_or(0, |(layer, _)| layer);
+        match family(op) {
+            "conv" => {
+                let (x, weight) = (self.input(site), self.weight(site));
+                let kernel = self.hybrid().map_or(1, |h| h.kernel);
+                Ideal.conv(&Conv { x: &x, history: &[], weight: &weight, kernel })
+            }
+            "scores" => {
+                let q = self.beside(site, "q_rope");
+                let k = self.cached(&self.past.keys, layer, self.beside(site, "k_cache"));
+                Ideal.scores(&Scores { q, k: &k, dims: self.dims(), first, true_rows: rows })
+            }
+            "probs" => {
+                let scores = self.beside(site, "scores");
+                Ideal.softmax(&Softmax { scores, rows, keys, first })
+            }
+            "mix" => {
+                let probs = self.beside(site, "probs");
+                let v = self.cached(&self.past.values, layer, self.beside(site, "v_cache"));
+                Ideal.mix(&Mix { probs, v: &v, dims: self.dims(), first, true_rows: rows })
+            }
+            "silu" => Ideal.silu(&self.input(site)),
+            "sigmoid" => Ideal.sigmoid(&self.input(site)),
+            "decay" => {
+                let own = |name: &str| format!("layers.{layer}.{name}");
+                let (log, bias) = (self.parameter(&own("A_log")), self.weight(&own("dt_bias")));
+                Ideal.decay(&Decay { a: &self.input(site), log: &log, bias: &bias })
+            }
+            _ => {
+                let (x, weight, k) = (self.input(site), self.weight(site), self.terms_of_row(site));
+                Ideal.linear(&Linear { x: &x, weight: &weight, k, true_rows: rows })
+            }
+        }
+    }
+
+    /// The one right answer of an op that has one.
+    pub fn rounded_site(&self, site: &str) -> Vec<f64> {
+        let Some((layer, op)) = split(site) else {
+            let table = self.model.weight(site).expect("every model has an embedding");
+            return self.rounded.embed(table, self.ids).values;
+        };
+        let x = |op: &str| self.beside(site, op);
+        match op {
+            "mul" => self.rounded.mul(x("silu"), x("up_proj")).values,
+            "mix_gated" => self.rounded.mul(x("mix"), x("gate_sigmoid")).values,
+            "attn_residual" => {
+                let linear = self.hybrid().is_some_and(|h| h.linear[layer]);
+                let from = if linear { "out_proj" } else { "o_proj" };
+                self.rounded.add(self.stream(layer), x(from)).values
+            }
+            "mlp_residual" => self.rounded.add(x("attn_residual"), x("down_proj")).values,
+            _ => self.input(site).into_owned(),
+        }
+    }
+
+    /// The operands of a sum: those of element `i` of a linear, a convolution or a mix.
+    pub fn terms(&self, site: &str, i: usize) -> Vec<(f32, f32)> {
+        let narrow = |(x, w): (&f64, &f64)| (*x as f32, *w as f32);
+        let (layer, op) = split(site).unwrap_or((0, site));
+        if family(op) == "mix" {
+            let (dims, keys) = (self.dims(), self.keys());
+            let (row, head, c) =
+                (i / dims.head_dim / dims.heads, i / dims.head_dim % dims.heads, i % dims.head_dim);
+            let v = self.cached(&self.past.values, layer, self.beside(site, "v_cache"));
+            let kv = head / (dims.heads / dims.kv_heads) * dims.head_dim + c;
+            let column = v.iter().skip(kv).step_by(dims.kv_heads * dims.head_dim);
+            let probs = &self.beside(site, "probs")[(head * self.rows() + row) * keys..][..keys];
+            return probs.iter().zip(column).take(self.past.len + row + 1).map(narrow).collect();
+        }
+        let weight = self.model.weight(site).expect("the reference has a weight for every op");
+        let (x, k) = (self.input(site), weight.count() / weight.shape[0]);
+        let n = weight.shape[0];
+        let own: Vec<f64> = weight
+            .values(i % n * k..(i % n + 1) * k)
+            .iter()
+            .map(|w| self.rounded.round(*w))
+            .collect();
+        if family(op) == "conv" {
+            let source = |tap: usize| (i / n + tap + 1).checked_sub(k);
+            let x = |tap: usize| source(tap).map_or(0.0, |row| x[row * n + i % n]);
+            return (0..k).map(|tap| (x(tap) as f32, own[tap] as f32)).collect();
+        }
+        x[i / n * k..][..k].iter().zip(&own).map(narrow).collect()
+    }
+
+    /// Weight, epsilon and width of a norm.
+    pub fn norm_of(&self, site: &str) -> (Vec<f64>, f64, usize) {
+        const UNDER_ROOT: f64 = 1e-6; // Of unit vectors, whatever the config says.
+        let op = split(site).map_or(site, |(_, op)| op);
+        match family(op) {
+            "l2_norm" => (Vec::new(), UNDER_ROOT, self.hybrid().map_or(1, |h| h.heads.key_dim)),
+            kind => {
+                let gated = kind == "gated_norm";
+                let weight = if gated { self.parameter(site) } else { self.weight(site) };
+                let n = weight.len();
+                (weight, self.config().eps, n)
+            }
+        }
+    }
+
+    /// The gate of a gated norm.
+    pub fn gate_of(&self, site: &str) -> Vec<f64> {
+        self.beside(site, "in_proj_z").to_vec()
+    }
+
+    /// Outputs of a delta rule and the rms of what f32 adds to them at `c` a rounding.
+    pub fn delta(&self, site: &str, c: f64) -> Option<(Vec<f64>, Vec<f64>)> {
+        let heads = self.hybrid()?.heads;
+        let (v, state) = (self.part(site, 2 * heads.keys()..heads.channels()), heads.state());
+        let x = |op: &str| self.beside(site, op);
+        let state = vec![0.0; state];
+        let (q, k, beta, g) = (x("q_l2"), x("k_l2"), x("beta"), x("g"));
+        Some(delta::outputs(&DeltaRule { q, k, v: &v, beta, g, heads, state: &state }, c))
+    }
+
+    /// The pairs of a rotation.
+    pub fn rope_pairs(&self, site: &str) -> Vec<Pair> {
         let c = self.config();
-        let x = &self.values[&site.replace("_rope", "_norm")];
+        let x = self.input(site);
         let (dim, width, half) = (c.head_dim, c.rotary_dim, c.rotary_dim / 2);
         let heads = x.len() / self.rows() / dim;
-        let size = |i: usize| {
+        let pair = |i: usize| {
             let (row, at) = (i / (heads * dim), i % dim);
             if at >= width {
-                return x[i].abs();
+                return Pair { x: x[i], cos: 1.0, turned: 0.0, sin: 0.0, passes: true };
             }
-            let entry = (self.first() + row) * half + at % half;
-            let other = i - at + (at + half) % width;
+            let entry = (self.past.len + row) * half + at % half;
+            let other = x[i - at + (at + half) % width];
+            let turned = if at < half { -other } else { other };
             let (cos, sin) = (self.tables.cos[entry], self.tables.sin[entry]);
-            (x[i] * cos).abs() + (x[other] * sin).abs()
+            Pair { x: x[i], cos, turned, sin, passes: false }
         };
-        (0..x.len()).map(size).collect()
-    }
-
-    fn hybrid(&self) -> Option<&Hybrid> {
-        self.config().hybrid.as_ref()
-    }
-
-    /// Sums of the sizes of a convolution's terms: that of sizes.
-    fn conv_terms(&self, layer: usize, kernel: usize) -> Vec<f64> {
-        let sizes = |x: &[f64]| x.iter().map(|x| x.abs()).collect::<Vec<f64>>();
-        let x = sizes(&self.values[&format!("layers.{layer}.in_proj_qkv")]);
-        let weight = sizes(&self.weight(&format!("layers.{layer}.conv")));
-        self.arithmetic.conv(&Conv { x: &x, history: &[], weight: &weight, kernel }).values
-    }
-
-    /// What a rule answers is a sum over a column of its state, which is as exact as its largest
-    /// element: sizes of the query times that, after each row.
-    fn core_terms(&self, layer: usize, hybrid: &Hybrid) -> Vec<f64> {
-        let h = hybrid.heads;
-        let x = |op: &str| self.values[&format!("layers.{layer}.{op}")].as_slice();
-        let (mut state, mut sizes) = (vec![0.0; h.state()], Vec::new());
-        for row in 0..self.rows() {
-            let (q, k) = (&x("q_l2")[row * h.keys()..][..h.keys()], x("k_l2"));
-            let values = &x("conv_silu")[row * h.channels()..][2 * h.keys()..h.channels()];
-            let each = |op: &str| &x(op)[row * h.value_heads..][..h.value_heads];
-            let op = DeltaRule {
-                q,
-                k: &k[row * h.keys()..][..h.keys()],
-                v: values,
-                beta: each("beta"),
-                g: each("g"),
-                heads: h,
-                state: &state,
-            };
-            let next = self.arithmetic.delta_rule(&op).state;
-            for (head, state) in next.chunks_exact(h.key_dim * h.value_dim).enumerate() {
-                let key = head / (h.value_heads / h.key_heads) * h.key_dim;
-                let query: f64 = q[key..key + h.key_dim].iter().map(|q| q.abs()).sum();
-                let scaled = query / (h.key_dim as f64).sqrt();
-                let column = |c: usize| state.iter().skip(c).step_by(h.value_dim);
-                let most = |c: usize| column(c).fold(0.0f64, |most, s| most.max(s.abs()));
-                sizes.extend((0..h.value_dim).map(|c| scaled * most(c)));
-            }
-            state = next;
-        }
-        sizes
-    }
-
-    /// The result of an op of a gated delta net or of gated attention.
-    fn of_hybrid(&self, hybrid: &Hybrid, site: &str) -> Out {
-        let (layer, op) = split(site).expect("the caller split it");
-        let at = |op: &str| format!("layers.{layer}.{op}");
-        let x = |op: &str| self.values[&at(op)].as_slice();
-        let (a, c, heads) = (self.arithmetic, self.config(), hybrid.heads);
-        let (keys, channels) = (heads.keys(), heads.channels());
-        let part = |from: usize, to: usize| -> Vec<f64> {
-            let rows = x("conv_silu").chunks_exact(channels);
-            rows.flat_map(|row| &row[from..to]).copied().collect()
-        };
-        match op {
-            "q_norm" => self.norm(site, &halves(x("q_proj"), c.head_dim)[0]),
-            "q_gate" => {
-                let [_, gate] = halves(x("q_proj"), c.head_dim);
-                Out { values: gate, magnitude: None }
-            }
-            "gate_sigmoid" => a.sigmoid(x("q_gate")),
-            "mix_gated" => a.mul(x("mix"), x("gate_sigmoid")),
-            "o_proj" => self.linear(site, x("mix_gated"), c.heads * c.head_dim),
-            "conv" => {
-                let weight = self.weight(site);
-                let kernel = hybrid.kernel;
-                a.conv(&Conv { x: x("in_proj_qkv"), history: &[], weight: &weight, kernel })
-            }
-            "conv_silu" => a.silu(x("conv")),
-            "beta" => a.sigmoid(x("in_proj_b")),
-            "g" => {
-                let (log, bias) = (self.parameter(&at("A_log")), self.weight(&at("dt_bias")));
-                a.decay(&Decay { a: x("in_proj_a"), log: &log, bias: &bias })
-            }
-            "q_l2" => a.l2_norm(&part(0, keys), heads.key_dim),
-            "k_l2" => a.l2_norm(&part(keys, 2 * keys), heads.key_dim),
-            "core" => {
-                let (v, state) = (part(2 * keys, channels), vec![0.0; heads.state()]);
-                let (q, k, beta, g) = (x("q_l2"), x("k_l2"), x("beta"), x("g"));
-                let (v, state) = (v.as_slice(), state.as_slice());
-                a.delta_rule(&DeltaRule { q, k, v, beta, g, heads, state }).core
-            }
-            "gdn_norm" => {
-                let weight = self.parameter(site);
-                let (x, gate, eps) = (x("core"), x("in_proj_z"), c.eps);
-                a.gated_norm(&GatedNorm { x, gate, weight: &weight, eps })
-            }
-            "out_proj" => self.linear(site, x("gdn_norm"), heads.values()),
-            _ if hybrid.linear[layer] => {
-                let stream = match layer {
-                    0 => self.values["embed_tokens"].as_slice(),
-                    _ => self.values[&format!("layers.{}.mlp_residual", layer - 1)].as_slice(),
-                };
-                a.add(stream, x("out_proj"))
-            }
-            _ => unreachable!("{site} is an op of every family"),
-        }
-    }
-
-    /// The result of the op that writes `site`.
-    pub fn site(&self, site: &str) -> Out {
-        let (c, rows) = (self.config(), self.rows());
-        let Some((layer, op)) = split(site) else { return self.outside(site) };
-        let x = |op: &str| self.values[&format!("layers.{layer}.{op}")].as_slice();
-        let stream = || match layer {
-            0 => self.values["embed_tokens"].as_slice(),
-            _ => self.values[&format!("layers.{}.mlp_residual", layer - 1)].as_slice(),
-        };
-        let dims = || Heads { heads: c.heads, kv_heads: c.kv_heads, head_dim: c.head_dim };
-        let (first, true_rows, keys) = (self.first(), rows, self.keys());
-        if let Some(hybrid) = &c.hybrid {
-            let own = ["q_norm", "q_gate", "gate_sigmoid", "mix_gated", "o_proj"];
-            let net = ["conv", "conv_silu", "beta", "g", "q_l2", "k_l2", "core", "gdn_norm"];
-            let out = ["out_proj", "attn_residual"].contains(&op) && hybrid.linear[layer];
-            if out || net.contains(&op) || own.contains(&op) {
-                return self.of_hybrid(hybrid, site);
-            }
-        }
-        let copy = |op: &str| Out { values: x(op).to_vec(), magnitude: None };
-        match op {
-            "input_layernorm" => self.norm(site, stream()),
-            "q_proj" | "k_proj" | "v_proj" | "in_proj_qkv" | "in_proj_z" | "in_proj_b"
-            | "in_proj_a" => self.linear(site, x("input_layernorm"), c.hidden),
-            "q_norm" => self.norm(site, x("q_proj")),
-            "k_norm" => self.norm(site, x("k_proj")),
-            "q_rope" => self.rope(x("q_norm"), c.heads),
-            "k_rope" => self.rope(x("k_norm"), c.kv_heads),
-            "k_cache" => copy("k_rope"),
-            "v_cache" => copy("v_proj"),
-            "scores" => {
-                let (q, k) = (x("q_rope"), self.cached(&self.past.keys, layer, x("k_cache")));
-                self.arithmetic.scores(&Scores { q, k: &k, dims: dims(), first, true_rows })
-            }
-            "probs" => self.arithmetic.softmax(&Softmax { scores: x("scores"), rows, keys, first }),
-            "mix" => {
-                let (probs, v) = (x("probs"), self.cached(&self.past.values, layer, x("v_cache")));
-                self.arithmetic.mix(&Mix { probs, v: &v, dims: dims(), first, true_rows })
-            }
-            "o_proj" => self.linear(site, x("mix"), c.heads * c.head_dim),
-            "attn_residual" => self.arithmetic.add(stream(), x("o_proj")),
-            "post_attention_layernorm" => self.norm(site, x("attn_residual")),
-            "gate_proj" | "up_proj" => self.linear(site, x("post_attention_layernorm"), c.hidden),
-            "silu" => self.arithmetic.silu(x("gate_proj")),
-            "mul" => self.arithmetic.mul(x("silu"), x("up_proj")),
-            "down_proj" => self.linear(site, x("mul"), c.intermediate),
-            _ => self.arithmetic.add(x("attn_residual"), x("down_proj")),
-        }
-    }
-
-    fn outside(&self, site: &str) -> Out {
-        let (c, x) = (self.config(), |site: &str| self.values[site].as_slice());
-        match site {
-            "embed_tokens" => {
-                let table = self.model.weight(site).expect("every model has an embedding");
-                self.arithmetic.embed(table, self.ids)
-            }
-            "norm" => self.norm(site, x(&format!("layers.{}.mlp_residual", c.layers - 1))),
-            _ => {
-                // Where only some rows have logits, they stand under this name.
-                let kept = self.values.get(KEPT).unwrap_or(&self.values["norm"]);
-                self.linear(site, kept, c.hidden)
-            }
-        }
+        (0..x.len()).map(pair).collect()
     }
 }
 
 /// Of each pair of runs of `n` values, the first and the second.
 fn halves(x: &[f64], n: usize) -> [Vec<f64>; 2] {
     [0, n].map(|at| x.chunks_exact(2 * n).flat_map(|x| &x[at..at + n]).copied().collect())
-}
-
-/// Sizes of results whose error is that of an exponential's argument.
-fn by_argument(y: &[f64], x: &[f64]) -> Vec<f64> {
-    y.iter().zip(x).map(|(y, x)| y.abs() * (1.0 + x.abs())).collect()
 }

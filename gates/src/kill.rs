@@ -20,8 +20,7 @@ use crate::sites::{Dims, LAYER_OPS};
 /// Whether a gate holds for an engine of other bits: no bitwise, determinism or hash comparison,
 /// and no limit that is Transformers' own error on one checkpoint.
 pub fn tolerant(check: &Check) -> bool {
-    matches!(check, Check::TeacherForced { .. } | Check::Rounded { .. } | Check::Poison { .. })
-        || watches(check)
+    matches!(check, Check::TeacherForced { .. } | Check::Poison { .. }) || watches(check)
 }
 
 /// Whether a gate watches what the host keeps: sampling, reads and the heap.

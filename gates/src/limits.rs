@@ -70,7 +70,8 @@ pub struct Limit {
     pub dtype: String,
     /// What was measured, on what, and how the value follows from it.
     pub provenance: String,
-    /// What makes the value again: `gates ARGUMENTS`, a gate's id, or a script of the project.
+    /// What makes the value again: `gates ARGUMENTS`, a gate's id, a test with its file, or a
+    /// script of the project.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub recompute: String,
 }

@@ -6,7 +6,7 @@
 
 mod measure;
 
-pub use measure::{Known, SiteResidual};
+pub use measure::{Known, SiteVerdict};
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,9 +27,9 @@ use tempfile::TempDir;
 
 use crate::checks::CheckError;
 use crate::forced::Past;
+use crate::law::Setting;
 use crate::manifest::Source;
-use crate::ruler::Ruler;
-use crate::sites::{Bits, Dims, Sites, op_of, oracle_dtype, rank};
+use crate::sites::{Bits, Dims, Sites, op_of, rank};
 
 /// A designed run.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -157,7 +157,7 @@ impl Stage {
         let mut cpu = Cpu::new(Kernels::best(), Order::Invariant);
         let model = Model::load(&mut cpu, &checkpoint, Order::Invariant)?;
         let reference = oracle::Model::load(folder.path())?;
-        let rounded = Rounded { dtype: oracle_dtype(probe.dtype) };
+        let rounded = Rounded { dtype: oracle::Dtype::F32 };
         let config = reference.config();
         let positions = probe.past + probe.pieces.iter().sum::<usize>();
         let tables = rounded.rotary(config.theta, config.rotary_dim, positions);
@@ -285,15 +285,10 @@ impl Stage {
         taps.iter().filter(|(name, _)| rank(name).is_some()).map(shaped).collect()
     }
 
-    /// What the run's sites are measured with.
-    pub fn ruler(&self) -> Ruler {
+    /// The run whose sites are judged.
+    pub fn setting(&self) -> Setting {
         let (dims, past, rows) = (self.dims(), self.probe.past, self.rows());
-        Ruler { dtype: self.probe.dtype, dims, past, rows }
-    }
-
-    /// Terms of an op's sums: what decides its size class.
-    pub fn terms(&self, op: &str) -> usize {
-        self.ruler().terms(op)
+        Setting { dtype: self.probe.dtype, dims, past, rows }
     }
 
     /// The dtype of the run.

@@ -2,7 +2,7 @@
 //!
 //! Absent: making it; that takes minutes, and is what the named gate or command does. The invariant:
 //! what is named can be run: a command that the `gates` binary would parse, a gate that is held to
-//! the limit or is not held to another, or a script of the project.
+//! the limit or is not held to another, a test with its file, or a script of the project.
 
 use clap::Parser;
 
@@ -13,6 +13,8 @@ use crate::manifest::Gate;
 
 /// Where scripts of the project lie, from its root.
 const SCRIPTS: &str = "fixtures/python/";
+/// Where tests lie that hold a constant to what it is derived from.
+const TESTS: &str = "gates/tests/";
 
 /// Limits that name nothing that recomputes them, each with what is wrong.
 pub fn unmade(limits: &Limits, gates: &[Gate]) -> Vec<String> {
@@ -29,6 +31,11 @@ fn why(name: &str, limit: &Limit, gates: &[Gate]) -> Option<String> {
         [] => Some("does not say what recomputes it".to_owned()),
         ["gates", ..] => {
             Cli::try_parse_from(words).is_err().then(|| format!("{named}: no command"))
+        }
+        [file, test] if file.starts_with(TESTS) => {
+            let text = std::fs::read_to_string(data("..").join(file)).unwrap_or_default();
+            let there = text.contains(&format!("#[test]\nfn {test}()"));
+            (!there).then(|| format!("{named}: no such test"))
         }
         [script, ..] if script.starts_with(SCRIPTS) => {
             let there = data("..").join(script).is_file();

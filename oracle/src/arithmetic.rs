@@ -116,8 +116,8 @@ pub trait Arithmetic: Sync {
         self.round(self.step(a + b))
     }
 
-    /// Whether sums come with the sum of their |terms|.
-    fn gives_magnitudes(&self) -> bool {
+    /// Whether sums come with the sum of the squares of their terms.
+    fn gives_squares(&self) -> bool {
         false
     }
 
@@ -143,21 +143,17 @@ pub trait Arithmetic: Sync {
     fn embed(&self, table: &Tensor, ids: &[u32]) -> Out {
         let width = table.shape[1];
         let row = |id: &u32| table.values(*id as usize * width..(*id as usize + 1) * width);
-        Out { values: ids.iter().flat_map(row).map(|x| self.round(x)).collect(), magnitude: None }
+        Out { values: ids.iter().flat_map(row).map(|x| self.round(x)).collect(), squares: None }
     }
 
     /// See [`RmsNorm`].
     fn rms_norm(&self, op: &RmsNorm<'_>) -> Out {
-        norm_rows(self.gives_magnitudes(), op, |x| {
-            self.norm_row(x, op.weight, self.constant(op.eps))
-        })
+        norm_rows(op, |x| self.norm_row(x, op.weight, self.constant(op.eps)))
     }
 
     /// As [`rms_norm`](Self::rms_norm) with the weight `1 + w`, and one rounding in all.
     fn centred_norm(&self, op: &RmsNorm<'_>) -> Out {
-        norm_rows(self.gives_magnitudes(), op, |x| {
-            self.centred_row(x, op.weight, self.constant(op.eps))
-        })
+        norm_rows(op, |x| self.centred_row(x, op.weight, self.constant(op.eps)))
     }
 
     /// See [`Linear`]; `[rows, n]`.
@@ -167,9 +163,9 @@ pub trait Arithmetic: Sync {
         let row = |i: usize, k: usize| i * k..(i + 1) * k;
         let each = (0..rows * n).into_par_iter().with_min_len(64).map(|i| {
             let (x, w) = (&op.x[row(i / n, op.k)], &op.weight[row(i % n, op.k)]);
-            (self.dot(x, w, block), self.size(x, w))
+            (self.dot(x, w, block), self.spread(x, w))
         });
-        out(self.gives_magnitudes(), each)
+        out(self.gives_squares(), each)
     }
 
     /// See [`Rope`]; `[rows, heads, head_dim]`.
@@ -187,7 +183,7 @@ pub trait Arithmetic: Sync {
             values.extend((0..half).map(|j| turn(j, -x[j + half])));
             values.extend((half..op.head_dim).map(|j| turn(j, x[j - half])));
         }
-        Out { values, magnitude: None }
+        Out { values, squares: None }
     }
 
     /// See [`Scores`].
@@ -206,9 +202,9 @@ pub trait Arithmetic: Sync {
             let k = &op.k[op.dims.key(key, head)];
             let mask = if hidden { self.masked() } else { 0.0 };
             let score = self.plus(self.times(self.dot(q, k, block), scale), mask);
-            (score, self.size(q, k) * scale)
+            (score, self.spread(q, k) * scale * scale)
         });
-        out(self.gives_magnitudes(), each)
+        out(self.gives_squares(), each)
     }
 
     /// See [`Softmax`].
@@ -220,7 +216,7 @@ pub trait Arithmetic: Sync {
             probs.resize(op.keys, 0.0);
             probs
         });
-        Out { values: rows.collect(), magnitude: None }
+        Out { values: rows.collect(), squares: None }
     }
 
     /// See [`Mix`].
@@ -237,34 +233,34 @@ pub trait Arithmetic: Sync {
             let p = (head * rows + row) * keys;
             let v = (op.dims.kv(head) * head_dim + c) * keys;
             let (p, v) = (&op.probs[p..p + seen], &columns[v..v + seen]);
-            (self.dot(p, v, block), self.size(p, v))
+            (self.dot(p, v, block), self.spread(p, v))
         });
-        out(self.gives_magnitudes(), each)
+        out(self.gives_squares(), each)
     }
 
     /// `silu` of every element.
     fn silu(&self, x: &[f64]) -> Out {
         let values = x.iter().map(|&x| self.silu_of(x)).collect();
-        Out { values, magnitude: None }
+        Out { values, squares: None }
     }
 
     /// The product, element by element.
     fn mul(&self, a: &[f64], b: &[f64]) -> Out {
         assert_eq!(a.len(), b.len(), "mul: two lengths");
         let values = a.iter().zip(b).map(|(&a, &b)| self.times(a, b)).collect();
-        Out { values, magnitude: None }
+        Out { values, squares: None }
     }
 
     /// The sum, element by element.
     fn add(&self, a: &[f64], b: &[f64]) -> Out {
         assert_eq!(a.len(), b.len(), "add: two lengths");
         let values = a.iter().zip(b).map(|(&a, &b)| self.plus(a, b)).collect();
-        Out { values, magnitude: None }
+        Out { values, squares: None }
     }
 
     /// `1 / (1 + exp(-x))` of every element.
     fn sigmoid(&self, x: &[f64]) -> Out {
-        Out { values: x.iter().map(|&x| self.sigmoid_of(x)).collect(), magnitude: None }
+        Out { values: x.iter().map(|&x| self.sigmoid_of(x)).collect(), squares: None }
     }
 
     /// See [`Decay`].
@@ -274,7 +270,7 @@ pub trait Arithmetic: Sync {
         assert!(op.a.len().is_multiple_of(heads), "decay: rows are not as wide as the heads");
         let each = op.a.iter().enumerate();
         let values = each.map(|(i, &a)| self.decay_of(a, op.log[i % heads], op.bias[i % heads]));
-        Out { values: values.collect(), magnitude: None }
+        Out { values: values.collect(), squares: None }
     }
 
     /// `x / sqrt(sum(x^2) + 1e-6)` for every `n` values, f32 whatever the dtype of the run.
@@ -285,7 +281,7 @@ pub trait Arithmetic: Sync {
             let scale = self.step(1.0 / self.step(sum.sqrt()));
             x.iter().map(|x| self.wide(x * scale)).collect::<Vec<_>>()
         };
-        Out { values: x.chunks_exact(n).flat_map(unit).collect(), magnitude: None }
+        Out { values: x.chunks_exact(n).flat_map(unit).collect(), squares: None }
     }
 
     /// See [`PartialRope`]; `[rows, heads, head_dim]`.
@@ -313,27 +309,21 @@ pub trait Arithmetic: Sync {
         if self.sums_hidden_keys() { keys } else { keys.min(position + 1) }
     }
 
-    /// The sum of `|x[i] * w[i]|` where magnitudes are given, else 0.
-    fn size(&self, x: &[f64], w: &[f64]) -> f64 {
-        let terms = || x.iter().zip(w).map(|(x, w)| (x * w).abs()).sum();
-        if self.gives_magnitudes() { terms() } else { 0.0 }
+    /// The sum of the squares of `x[i] * w[i]` where they are given, else 0.
+    fn spread(&self, x: &[f64], w: &[f64]) -> f64 {
+        let terms = || x.iter().zip(w).map(|(x, w)| (x * w).powi(2)).sum();
+        if self.gives_squares() { terms() } else { 0.0 }
     }
 }
 
-/// A norm, row by row. The only sum is one of squares: nothing cancels.
-fn norm_rows(
-    magnitudes: bool,
-    op: &RmsNorm<'_>,
-    row: impl Fn(&[f64]) -> Vec<f64> + Sync + Send,
-) -> Out {
+/// A norm, row by row.
+fn norm_rows(op: &RmsNorm<'_>, row: impl Fn(&[f64]) -> Vec<f64> + Sync + Send) -> Out {
     let n = op.weight.len();
     assert_eq!(op.x.len() % n, 0, "norm: rows are not as wide as the weight");
-    let values: Vec<f64> = op.x.par_chunks(n).flat_map_iter(row).collect();
-    let size = || values.iter().map(|y| y.abs()).collect();
-    Out { magnitude: magnitudes.then(size), values }
+    Out { values: op.x.par_chunks(n).flat_map_iter(row).collect(), squares: None }
 }
 
-fn out(magnitudes: bool, each: impl IndexedParallelIterator<Item = (f64, f64)>) -> Out {
-    let (values, magnitude): (_, Vec<f64>) = each.unzip();
-    Out { values, magnitude: magnitudes.then_some(magnitude) }
+fn out(given: bool, each: impl IndexedParallelIterator<Item = (f64, f64)>) -> Out {
+    let (values, squares): (_, Vec<f64>) = each.unzip();
+    Out { values, squares: given.then_some(squares) }
 }

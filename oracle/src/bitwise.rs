@@ -102,7 +102,7 @@ impl Arithmetic for Bits {
         let block = self.linear_block(k, op.true_rows);
         let each = (0..rows * n).into_par_iter().with_min_len(16);
         let dot = |i: usize| self.dot_f32(&x[i / n * k..][..k], &w[i % n * k..][..k], block);
-        Out { values: each.map(dot).collect(), magnitude: None }
+        Out { values: each.map(dot).collect(), squares: None }
     }
 
     fn sums_hidden_keys(&self) -> bool {

@@ -13,7 +13,7 @@ use crate::ops::Out;
 /// If `chunk` is 0, or the lengths of the operands do not fit their heads.
 pub fn delta_rule_in_chunks(op: &DeltaRule<'_>, chunk: usize) -> Delta {
     let (h, rows) = (op.heads, op.rows());
-    let mut core = Out { values: vec![0.0; rows * h.values()], magnitude: None };
+    let mut core = Out { values: vec![0.0; rows * h.values()], squares: None };
     let mut state = op.state.to_vec();
     for (head, state) in state.chunks_exact_mut(h.key_dim * h.value_dim).enumerate() {
         for first in (0..rows).step_by(chunk) {

@@ -61,8 +61,8 @@ pub struct Array {
     pub shape: Vec<usize>,
     /// Values; those of a bf16 or f32 run are exact.
     pub values: Vec<f64>,
-    /// Sum of the absolute values of the terms of each value, where `Ideal` knows it.
-    pub magnitude: Option<Vec<f64>>,
+    /// Sum of the squares of the terms of each value, where `Ideal` knows it.
+    pub squares: Option<Vec<f64>>,
 }
 
 impl Array {
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn nan_has_one_pattern() {
         let nan = f64::from(f32::from_bits(0xFFA5_0001));
-        let a = Array { shape: vec![1], values: vec![nan], magnitude: None };
+        let a = Array { shape: vec![1], values: vec![nan], squares: None };
         assert_eq!(a.bits(Dtype::F32), [0x7FC0_0000]);
         assert_eq!(a.bits(Dtype::Bf16), [0x7FC0]);
     }

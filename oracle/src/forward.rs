@@ -191,7 +191,7 @@ impl<'a> Run<'a> {
         let weight = self.model.weight(site).expect("a loaded model has every tensor");
         let (n, k) = (weight.shape[0], weight.shape[1]);
         let rows = x.len() / k;
-        let mut out = Out { values: vec![0.0; rows * n], magnitude: None };
+        let mut out = Out { values: vec![0.0; rows * n], squares: None };
         for from in (0..n).step_by(WEIGHT_ROWS) {
             let to = n.min(from + WEIGHT_ROWS);
             let stored = weight.values(from * k..to * k);
@@ -204,8 +204,8 @@ impl<'a> Run<'a> {
                 }
             };
             columns(&mut out.values, &part.values);
-            if let Some(part) = &part.magnitude {
-                let whole = out.magnitude.get_or_insert_with(|| vec![0.0; rows * n]);
+            if let Some(part) = &part.squares {
+                let whole = out.squares.get_or_insert_with(|| vec![0.0; rows * n]);
                 columns(whole, part);
             }
         }
@@ -241,7 +241,7 @@ impl<'a> Run<'a> {
                 tokens.checked_sub(ago).map_or(0.0, |row| cache.inputs[row * channels + c])
             };
             let conv = (0..channels * hybrid.kernel).map(input).collect();
-            let array = |shape: Vec<usize>, values| Array { shape, values, magnitude: None };
+            let array = |shape: Vec<usize>, values| Array { shape, values, squares: None };
             let delta = vec![h.value_heads, h.key_dim, h.value_dim];
             let state = State {
                 conv: array(vec![channels, hybrid.kernel], conv),
@@ -260,5 +260,5 @@ fn halves(x: &[f64], n: usize) -> (Vec<f64>, Vec<f64>) {
 }
 
 fn plain(values: Vec<f64>) -> Out {
-    Out { values, magnitude: None }
+    Out { values, squares: None }
 }

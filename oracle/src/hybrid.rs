@@ -156,7 +156,7 @@ pub(crate) fn partial_rope(a: &(impl Arithmetic + ?Sized), op: &PartialRope<'_>)
     for (head, turned) in heads.zip(turned.chunks_exact(op.width)) {
         head[..op.width].copy_from_slice(turned);
     }
-    Out { values, magnitude: None }
+    Out { values, squares: None }
 }
 
 /// See [`Conv`]; `[rows, channels]`.
@@ -174,14 +174,16 @@ pub(crate) fn conv(a: &(impl Arithmetic + ?Sized), op: &Conv<'_>) -> Out {
     };
     let value = |i: usize| {
         let (row, c) = (i / channels + before, i % channels);
-        let taps = op.weight[c * op.kernel..][..op.kernel].iter().enumerate();
-        let sum = taps.fold(0.0, |acc, (tap, w)| {
-            let source = (row + tap + 1).checked_sub(op.kernel);
-            a.link(source.map_or(0.0, |row| input(row, c)), *w, acc)
-        });
-        a.round(sum)
+        let taps = &op.weight[c * op.kernel..][..op.kernel];
+        let source = |tap: usize| (row + tap + 1).checked_sub(op.kernel);
+        let x = |tap: usize| source(tap).map_or(0.0, |row| input(row, c));
+        let sum = (0..op.kernel).fold(0.0, |acc, tap| a.link(x(tap), taps[tap], acc));
+        let square = |tap: usize| (x(tap) * taps[tap]).powi(2);
+        let squares = if a.gives_squares() { (0..op.kernel).map(square).sum() } else { 0.0 };
+        (a.round(sum), squares)
     };
-    Out { values: (0..rows * channels).map(value).collect(), magnitude: None }
+    let (values, squares): (_, Vec<f64>) = (0..rows * channels).map(value).unzip();
+    Out { values, squares: a.gives_squares().then_some(squares) }
 }
 
 /// See [`DeltaRule`]: decay first, the error from the decayed state, the output from the new.
@@ -193,7 +195,7 @@ pub(crate) fn delta_rule(a: &(impl Arithmetic + ?Sized), op: &DeltaRule<'_>) -> 
         |r: usize| heads.iter().flat_map(move |(core, _)| &core[r * h.value_dim..][..h.value_dim]);
     let values = (0..rows).flat_map(row).copied().collect();
     let state = heads.iter().flat_map(|(_, state)| state).copied().collect();
-    Delta { core: Out { values, magnitude: None }, state }
+    Delta { core: Out { values, squares: None }, state }
 }
 
 /// One value head of [`delta_rule`]: `[rows, value_dim]` and its state.
@@ -243,5 +245,5 @@ pub(crate) fn gated_norm(a: &(impl Arithmetic + ?Sized), op: &GatedNorm<'_>) -> 
         normed.into_iter().zip(gate).map(each).collect::<Vec<_>>()
     };
     let rows = op.x.chunks_exact(n).zip(op.gate.chunks_exact(n));
-    Out { values: rows.flat_map(row).collect(), magnitude: None }
+    Out { values: rows.flat_map(row).collect(), squares: None }
 }

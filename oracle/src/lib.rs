@@ -1,7 +1,7 @@
 //! An independent reference of Qwen3 and of the text model of Qwen3.5, in three arithmetics over
 //! one plain model.
 //!
-//! * [`Ideal`]: f64 everywhere, exact rotary angles; also the sum of |terms| of every sum.
+//! * [`Ideal`]: f64 everywhere, exact rotary angles; also the sum of the squares of the terms.
 //! * [`Rounded`]: f64 arithmetic, rounded to the run's dtype wherever Transformers stores a tensor.
 //! * [`Bits`]: the contract `sb1`, f32 operation by f32 operation.
 //!
@@ -15,7 +15,7 @@
 //! let op = Linear { x: &[1.0, 2.0], weight: &[0.5, 0.25, 3.0, 4.0], k: 2, true_rows: 1 };
 //! let bits = Bits { order: Order::Invariant, dtype: Dtype::Bf16 };
 //! assert_eq!(bits.linear(&op).values, [1.0, 11.0]);
-//! assert_eq!(Ideal.linear(&op).magnitude, Some(vec![1.0, 11.0]));
+//! assert_eq!(Ideal.linear(&op).squares, Some(vec![0.5, 73.0]));
 //! ```
 //!
 //! Deliberately absent: speed, batches, sampling, and any code of the engine that it judges.

@@ -13,8 +13,8 @@ pub use crate::hybrid::{Conv, Decay, Delta, DeltaHeads, DeltaRule, GatedNorm, Pa
 pub struct Out {
     /// The values, row-major.
     pub values: Vec<f64>,
-    /// Sum of |terms| of each value: `Ideal`'s `linear`, `scores`, `mix` and `rms_norm` only.
-    pub magnitude: Option<Vec<f64>>,
+    /// Sum of the squares of the terms of each value: `Ideal`'s `linear`, `scores`, `mix`, `conv`.
+    pub squares: Option<Vec<f64>>,
 }
 
 /// `x W^T`.

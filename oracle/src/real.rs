@@ -6,11 +6,11 @@
 
 use crate::arithmetic::Arithmetic;
 use crate::dtype::Dtype;
-use crate::ops::{Linear, Out, Tables};
-use crate::product::product;
+use crate::ops::{Heads, Linear, Mix, Out, Scores, Tables};
+use crate::product::{product, product_of_squares};
 use crate::rotary::rotary_table;
 
-/// f64 everywhere, exact rotary angles; gives magnitudes.
+/// f64 everywhere, exact rotary angles; gives squares.
 #[derive(Clone, Copy, Debug)]
 pub struct Ideal;
 
@@ -50,13 +50,56 @@ impl Arithmetic for Ideal {
         softmax_row(self, x)
     }
 
-    fn gives_magnitudes(&self) -> bool {
+    fn gives_squares(&self) -> bool {
         true
     }
 
     fn linear(&self, op: &Linear<'_>) -> Out {
-        let magnitude = product(&absolute(op.x), &absolute(op.weight), op.k);
-        Out { values: product(op.x, op.weight, op.k), magnitude: Some(magnitude) }
+        let squares = product_of_squares(op.x, op.weight, op.k);
+        Out { values: product(op.x, op.weight, op.k), squares: Some(squares) }
+    }
+
+    fn scores(&self, op: &Scores<'_>) -> Out {
+        let ((rows, keys), Heads { heads, head_dim, .. }) = (op.extents(), op.dims);
+        let scale = 1.0 / (head_dim as f64).sqrt();
+        let mut out = Out { values: Vec::new(), squares: Some(Vec::new()) };
+        for head in 0..heads {
+            let q = gathered(op.q, (0..rows).map(|row| op.dims.query(row, head)));
+            let k = gathered(op.k, (0..keys).map(|key| op.dims.key(key, head)));
+            let hidden = |i: usize| i % keys > op.first + i / keys;
+            let dots = product(&q, &k, head_dim).into_iter().enumerate();
+            let squares = product_of_squares(&q, &k, head_dim).into_iter().enumerate();
+            let score =
+                |(i, dot): (usize, f64)| if hidden(i) { self.masked() } else { dot * scale };
+            let square = |(i, q): (usize, f64)| if hidden(i) { 0.0 } else { q * scale * scale };
+            out.values.extend(dots.map(score));
+            out.squares.get_or_insert_default().extend(squares.map(square));
+        }
+        out
+    }
+
+    fn mix(&self, op: &Mix<'_>) -> Out {
+        let ((rows, keys), Heads { heads, head_dim, .. }) = (op.extents(), op.dims);
+        let width = heads * head_dim;
+        let (mut values, mut squares) = (vec![0.0; rows * width], vec![0.0; rows * width]);
+        for head in 0..heads {
+            let seen = |row: usize| self.keys_summed(op.first + row, keys);
+            let mut p = op.probs[head * rows * keys..][..rows * keys].to_vec();
+            for (row, p) in p.chunks_exact_mut(keys).enumerate() {
+                p[seen(row)..].fill(0.0); // What a row does not see is no term of its sum.
+            }
+            let value = |c: usize, key: usize| op.v[op.dims.key(key, head)][c];
+            let v: Vec<f64> =
+                (0..head_dim).flat_map(|c| (0..keys).map(move |key| value(c, key))).collect();
+            let place = |whole: &mut [f64], part: Vec<f64>| {
+                for (row, part) in part.chunks_exact(head_dim).enumerate() {
+                    whole[row * width + head * head_dim..][..head_dim].copy_from_slice(part);
+                }
+            };
+            place(&mut values, product(&p, &v, keys));
+            place(&mut squares, product_of_squares(&p, &v, keys));
+        }
+        Out { values, squares: Some(squares) }
     }
 }
 
@@ -91,7 +134,7 @@ impl Arithmetic for Rounded {
 
     fn linear(&self, op: &Linear<'_>) -> Out {
         let sums = product(op.x, op.weight, op.k);
-        Out { values: sums.into_iter().map(|x| self.round(x)).collect(), magnitude: None }
+        Out { values: sums.into_iter().map(|x| self.round(x)).collect(), squares: None }
     }
 }
 
@@ -108,8 +151,9 @@ fn dot(x: &[f64], w: &[f64]) -> f64 {
     x.iter().zip(w).map(|(x, w)| x * w).sum()
 }
 
-fn absolute(x: &[f64]) -> Vec<f64> {
-    x.iter().map(|x| x.abs()).collect()
+/// The vectors that lie at `places`, one after another.
+fn gathered(x: &[f64], places: impl Iterator<Item = std::ops::Range<usize>>) -> Vec<f64> {
+    places.flat_map(|at| &x[at]).copied().collect()
 }
 
 fn softmax_row(arith: &impl Arithmetic, x: &[f64]) -> Vec<f64> {

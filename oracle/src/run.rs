@@ -83,7 +83,7 @@ pub fn run(
     for (site, t) in [("rotary.cos", &run.tables.cos), ("rotary.sin", &run.tables.sin)] {
         if run.recorder.keeps(site) {
             let shape = vec![t.len() / (c.rotary_dim / 2), c.rotary_dim / 2];
-            let array = Array { shape, values: t.clone(), magnitude: None };
+            let array = Array { shape, values: t.clone(), squares: None };
             run.recorder.trace.sites.insert(site.into(), array);
         }
     }

@@ -60,18 +60,18 @@ impl Recorder<'_> {
             let width: usize = shape[1..].iter().product();
             assert_eq!(whole.len(), self.tokens * width, "inject: length of {site}");
             let rows = &whole[self.first * width..][..shape[0] * width];
-            out = Out { values: rows.to_vec(), magnitude: None };
+            out = Out { values: rows.to_vec(), squares: None };
             self.injected.insert(site.to_owned());
         }
         if self.keeps(site) {
             let array = self.trace.sites.entry(site.to_owned()).or_insert_with(|| Array {
                 shape: [&[0], &shape[1..]].concat(),
                 values: Vec::new(),
-                magnitude: out.magnitude.as_ref().map(|_| Vec::new()),
+                squares: out.squares.as_ref().map(|_| Vec::new()),
             });
             array.shape[0] += shape[0];
             array.values.extend(&out.values);
-            if let (Some(whole), Some(part)) = (&mut array.magnitude, &out.magnitude) {
+            if let (Some(whole), Some(part)) = (&mut array.squares, &out.squares) {
                 whole.extend(part);
             }
         }
@@ -87,7 +87,7 @@ impl Recorder<'_> {
         let array = self.trace.sites.entry(site.to_owned()).or_insert_with(|| Array {
             shape: vec![heads, t, t],
             values: vec![fill; heads * t * t],
-            magnitude: out.magnitude.as_ref().map(|_| vec![0.0; heads * t * t]),
+            squares: out.squares.as_ref().map(|_| vec![0.0; heads * t * t]),
         });
         let place = |whole: &mut [f64], part: &[f64]| {
             for (i, row) in part.chunks(keys).enumerate() {
@@ -96,7 +96,7 @@ impl Recorder<'_> {
             }
         };
         place(&mut array.values, &out.values);
-        if let (Some(whole), Some(part)) = (&mut array.magnitude, &out.magnitude) {
+        if let (Some(whole), Some(part)) = (&mut array.squares, &out.squares) {
             place(whole, part);
         }
     }

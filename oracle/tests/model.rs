@@ -70,9 +70,11 @@ fn a_part_of_a_trace_is_the_trace() {
     for (site, array) in &all.sites {
         let n: usize = array.shape.iter().product();
         assert_eq!(array.values.len(), n, "{site}");
-        let bound = |(y, a): (&f64, &f64)| *y == f64::MIN || y.abs() <= a * (1.0 + 1e-12);
-        let sums = array.magnitude.iter().all(|a| array.values.iter().zip(a).all(bound));
-        assert!(sums, "{site}: a value exceeds its magnitude");
+        // A sum of k terms is at most the root of k times the sum of their squares.
+        let most = 128.0;
+        let bound = |(y, q): (&f64, &f64)| *y == f64::MIN || y * y <= most * q * (1.0 + 1e-5);
+        let sums = array.squares.iter().all(|q| array.values.iter().zip(q).all(bound));
+        assert!(sums, "{site}: a value exceeds what its terms can add to");
     }
 }
 

@@ -23,7 +23,6 @@ mod poison;
 mod probes;
 pub mod readme;
 pub mod rmsnorm;
-mod rounded;
 pub mod running;
 mod smoke;
 pub mod teacher;
@@ -41,7 +40,6 @@ use samebits_oracle::OracleError;
 use samebits_reports::{Divergence, PathProof};
 use thiserror::Error;
 
-use crate::calibrate::CalibrateError;
 use crate::compare::Comparison;
 use crate::context::Context;
 use crate::limits::LimitError;
@@ -77,9 +75,6 @@ pub enum CheckError {
     /// A fault that is not in the catalogue.
     #[error(transparent)]
     Defect(#[from] DefectError),
-    /// An ensemble that proves its setup wrong.
-    #[error(transparent)]
-    Calibrate(#[from] CalibrateError),
     /// A manifest.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
@@ -260,7 +255,6 @@ pub fn prepare<'c>(gate: &'c Gate, ctx: &'c Context) -> Result<Measure<'c>, Chec
             let (dtype, statistic) = (*dtype, *statistic);
             ideal::prepare(ctx, &ideal::Case { source: model, dtype, prompts, statistic })
         }
-        Check::Rounded { model, dtype, prompt } => rounded::prepare(ctx, model, *dtype, *prompt),
         Check::Localize => named::prepare(ctx),
         Check::Runner => crate::selftest::prepare(ctx),
         Check::TeacherForced { probe } => teacher::prepare(ctx, probe),

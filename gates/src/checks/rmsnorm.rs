@@ -73,7 +73,7 @@ fn answer(case: &Case) -> Bits {
     let order = oracle::Order::Invariant;
     let arithmetic = oracle::Bits { order, dtype: oracle_dtype(case.dtype) };
     let values = arithmetic.rms_norm(&RmsNorm { x: &x, weight: &weight, eps: case.eps }).values;
-    let array = oracle::Array { shape: vec![1, case.width], values, magnitude: None };
+    let array = oracle::Array { shape: vec![1, case.width], values, squares: None };
     Bits::of_array(&array, case.dtype)
 }
 

@@ -1,7 +1,6 @@
-//! Every op of a designed run on the run's own inputs, each statistic over its calibrated limit.
+//! Every op of a designed run on the run's own inputs, against what legal sums may do.
 //!
-//! Absent: the statistics and their units, which the ruler has. The invariant: sites are never
-//! pooled.
+//! Absent: the law itself. The invariant: sites are never pooled.
 
 use samebits_defects::Defect;
 use samebits_reports::Num;
@@ -10,8 +9,9 @@ use super::{CheckError, Measure, Outcome};
 use crate::compare::at;
 use crate::context::Context;
 use crate::engine::defect;
+use crate::law::Law;
 use crate::manifest::Plant;
-use crate::probe::{Known, MODEL_SEED, Probe, SiteResidual, Stage};
+use crate::probe::{Known, MODEL_SEED, Probe, SiteVerdict, Stage};
 use crate::sites::keyed;
 
 /// Measures a designed run.
@@ -38,20 +38,16 @@ pub fn prepare<'c>(ctx: &'c Context, probe: &Probe) -> Result<Measure<'c>, Check
             alarm: None,
         };
         let mut misrounds = 0;
-        let ruler = stage.ruler();
-        let units = |op: &str| ruler.legal_units(&ctx.limits, op);
-        let sites = stage.measure(&ran, known.as_ref(), &units);
+        let sites = stage.measure(&ran, known.as_ref(), &Law::of(&ctx.limits)?)?;
         if plant.is_none() {
             known = Some(Known::new(&ran, &sites));
         }
         for found in sites {
-            let (over, text) = ruler.over_limit(&ctx.limits, &found.site, &found.residual)?;
-            outcome.compared += found.residual.elements;
-            misrounds += found.residual.misrounds;
-            if over.is_nan() || over > outcome.measured {
-                // A NaN stays: nothing is larger than infinity.
-                outcome.measured = if over.is_nan() { f64::INFINITY } else { over };
-                outcome.first = Some(place(&found, (rows, keys), text));
+            outcome.compared += found.found.elements;
+            misrounds += found.found.misrounds;
+            if found.found.over > outcome.measured {
+                outcome.measured = found.found.over;
+                outcome.first = Some(place(&found, (rows, keys)));
             }
         }
         if argmax {
@@ -72,17 +68,13 @@ pub fn prepare<'c>(ctx: &'c Context, probe: &Probe) -> Result<Measure<'c>, Check
     }))
 }
 
-fn place(
-    found: &SiteResidual,
-    (rows, keys): (usize, usize),
-    text: String,
-) -> samebits_reports::Divergence {
-    let width = found.residual.elements as usize / rows;
-    let worst = found.residual.worst;
-    let row = if keyed(&found.site) { worst / keys % rows } else { worst / width.max(1) };
-    let mut first = at(&found.site, Some(row));
-    first.element = Some((worst % width.max(1)) as u64);
-    (first.want, first.got) = (Some(Num(found.want)), Some(Num(found.got)));
-    first.text = format!("sequence {}: {text}", found.sequence);
+fn place(found: &SiteVerdict, (rows, keys): (usize, usize)) -> samebits_reports::Divergence {
+    let SiteVerdict { site, sequence, found, got } = found;
+    let width = found.elements as usize / rows;
+    let row = if keyed(site) { found.worst / keys % rows } else { found.worst / width.max(1) };
+    let mut first = at(site, Some(row));
+    first.element = Some((found.worst % width.max(1)) as u64);
+    (first.want, first.got) = (Some(Num(found.want)), Some(Num(*got)));
+    first.text = format!("sequence {sequence}: {}", found.text);
     first
 }

@@ -1,4 +1,4 @@
-//! Each op of one trace on the trace's own inputs, against calibrated limits.
+//! Each op of one trace on the trace's own inputs, against what legal sums may do.
 //!
 //! This is what tells an engine of another legal order of summation, whose bits differ everywhere,
 //! from one with a fault. Absent: traces with positions in a cache before their first row. The
@@ -7,14 +7,14 @@
 use std::collections::BTreeMap;
 
 use samebits::contract::Dtype;
-use samebits_oracle::{Arithmetic, Ideal, Model, Rounded};
+use samebits_oracle::{Arithmetic, Dtype as OracleDtype, Model, Rounded};
 use thiserror::Error;
 
 use super::{Spot, inputs, words};
 use crate::compare::in_order;
 use crate::forced::{Forced, Past};
+use crate::law::{Law, Setting};
 use crate::limits::{LimitError, Limits};
-use crate::ruler::Ruler;
 use crate::sites::{Bits, Dims, Sites, dtype_at, op_of, oracle_dtype, split};
 
 /// An op on its own inputs.
@@ -37,6 +37,8 @@ pub struct Verdict {
     pub ops: Vec<Judged>,
     /// Sites whose inputs the trace does not hold.
     pub blind: Vec<String>,
+    /// Sites that no law judges, and why.
+    pub unjudged: Vec<(String, String)>,
 }
 
 impl Verdict {
@@ -75,7 +77,7 @@ pub enum ForcedError {
         /// Rows of the trace.
         rows: usize,
     },
-    /// An op without a limit.
+    /// A constant of the law that is not there.
     #[error(transparent)]
     Limit(#[from] LimitError),
 }
@@ -120,21 +122,21 @@ pub fn judge(
     if let Some(ids) = ids.filter(|ids| ids.len() != rows) {
         return Err(ForcedError::Ids { ids: ids.len(), rows });
     }
-    let ruler = Ruler { dtype, dims, past: 0, rows };
-    let rounded = Rounded { dtype: oracle_dtype(dtype) };
-    let tables = rounded.rotary(model.config().theta, dims.rotary_dim, rows);
+    let law = Law::of(limits)?;
+    let setting = Setting { dtype, dims, past: 0, rows };
+    let wide = Rounded { dtype: OracleDtype::F32 };
+    let tables = wide.rotary(model.config().theta, dims.rotary_dim, rows);
     let values: BTreeMap<String, Vec<f64>> =
         sites.iter().map(|(name, bits)| (name.clone(), bits.values())).collect();
     let (past, none) = (Past::default(), vec![0; rows]);
-    let forced = |arithmetic| Forced {
-        arithmetic,
+    let exact = Forced {
+        rounded: Rounded { dtype: oracle_dtype(dtype) },
         model,
         values: &values,
         ids: ids.unwrap_or(&none),
         tables: &tables,
         past: &past,
     };
-    let (exact, rounded) = (forced(&Ideal as &dyn Arithmetic), forced(&rounded));
     let mut verdict = Verdict::default();
     for name in in_order(&sites) {
         let held = inputs(name, &sites).iter().all(|input| values.contains_key(input));
@@ -142,12 +144,15 @@ pub fn judge(
             verdict.blind.push(name.clone());
             continue;
         }
-        let legal = ruler.legal_units(limits, op_of(name));
-        let residual = ruler.site(&exact, &rounded, (name, &values[name]), legal).0;
-        let (over, text) = ruler.over_limit(limits, name, &residual)?;
-        let shape = dims.shape(op_of(name), rows, rows);
-        let worst = Spot::of(name, &shape, residual.worst);
-        verdict.ops.push(Judged { site: name.clone(), over, text, worst });
+        match law.judge(&exact, setting, name, &values[name]) {
+            Err(why) => verdict.unjudged.push((name.clone(), why)),
+            Ok(found) => {
+                let shape = dims.shape(op_of(name), rows, rows);
+                let worst = Spot::of(name, &shape, found.worst);
+                let (over, text) = (found.over, found.text);
+                verdict.ops.push(Judged { site: name.clone(), over, text, worst });
+            }
+        }
     }
     Ok(verdict)
 }
@@ -183,6 +188,9 @@ pub fn sentences(want: &Verdict, got: &Verdict, first: &str) -> String {
     };
     if !got.blind.is_empty() {
         text += &format!("not judged for lack of inputs: {}\n", got.blind.join(", "));
+    }
+    for (site, why) in &got.unjudged {
+        text += &format!("not judged: {site}: {why}\n");
     }
     text
 }

@@ -152,15 +152,6 @@ pub enum Check {
         /// What is measured.
         statistic: IdealStatistic,
     },
-    /// Each op on the engine's own inputs against exact arithmetic rounded where the model rounds.
-    Rounded {
-        /// The checkpoint.
-        model: Source,
-        /// The run's dtype.
-        dtype: Dtype,
-        /// Ids of the prompt.
-        prompt: usize,
-    },
     /// The op that the localiser names first for each defect of the catalogue.
     Localize,
     /// Planted faults of the runner itself against its self-tests.
@@ -330,7 +321,6 @@ impl Check {
             | Self::Growth { dtype, .. }
             | Self::Determinism { dtype, .. }
             | Self::Ideal { dtype, .. }
-            | Self::Rounded { dtype, .. }
             | Self::Rmsnorm { dtype }
             | Self::Order { dtype }
             | Self::Poison { dtype, .. }
@@ -358,7 +348,6 @@ impl Check {
             | Self::Growth { model, .. }
             | Self::Determinism { model, .. }
             | Self::Ideal { model, .. }
-            | Self::Rounded { model, .. }
             | Self::Poison { model, .. }
             | Self::Weights { model, .. }
             | Self::HostSync { model, .. }

@@ -1,29 +1,28 @@
 //! What a designed run measures: each site on the run's own inputs, and the argmax of its rows.
 //!
-//! Absent: the statistics, which the ruler has. The invariant: sites are never pooled.
+//! Absent: what ops may write, which the law has. The invariant: sites are never pooled.
 
 use std::collections::BTreeMap;
 
-use samebits_oracle::{Arithmetic, Ideal, Rounded};
+use samebits_oracle::Rounded;
 
 use super::{Ran, Stage};
+use crate::checks::CheckError;
 use crate::forced::{Forced, KEPT};
+use crate::law::{Judgement, Law};
 use crate::localize::inputs;
 use crate::sites::{Sites, op_of, oracle_dtype};
-use crate::stats::Residual;
 
 /// What one site measures.
 #[derive(Clone, Debug)]
-pub struct SiteResidual {
+pub struct SiteVerdict {
     /// Its name.
     pub site: String,
     /// Which sequence.
     pub sequence: usize,
-    /// Its statistics.
-    pub residual: Residual,
-    /// Value wanted at the worst element.
-    pub want: f64,
-    /// Value there.
+    /// What the law says of it.
+    pub found: Judgement,
+    /// Value at the element to look at.
     pub got: f64,
 }
 
@@ -32,18 +31,18 @@ pub struct Known {
     /// Taps of each sequence.
     sequences: Vec<Sites>,
     /// Every site of each.
-    found: BTreeMap<(usize, String), SiteResidual>,
+    found: BTreeMap<(usize, String), SiteVerdict>,
 }
 
 impl Known {
     /// Keeps a run.
-    pub fn new(ran: &Ran, found: &[SiteResidual]) -> Self {
+    pub fn new(ran: &Ran, found: &[SiteVerdict]) -> Self {
         let found = found.iter().map(|f| ((f.sequence, f.site.clone()), f.clone())).collect();
         Self { sequences: ran.sequences.clone(), found }
     }
 
     /// What a site measured, if `sites` holds the same bits there and at all that the op reads.
-    fn same(&self, sequence: usize, name: &str, sites: &Sites) -> Option<&SiteResidual> {
+    fn same(&self, sequence: usize, name: &str, sites: &Sites) -> Option<&SiteVerdict> {
         let own = &self.sequences[sequence];
         let mut read = inputs(name, own);
         read.push(name.to_owned());
@@ -53,18 +52,18 @@ impl Known {
 }
 
 impl Stage {
-    /// Measures every judged site of a run, in the order of the names.
+    /// Judges every site of a run, in the order of execution. What `known`, a run of the same
+    /// inputs, has measured is not measured again where the op read and wrote the same bits.
     ///
-    /// `units` gives, by op, the f32 errors that are legal in units of u times the terms' sizes.
-    /// What `known`, a run of the same inputs, has measured is not measured again where the op read
-    /// and wrote the same bits.
+    /// # Errors
+    /// An op that has no law.
     pub fn measure(
         &self,
         ran: &Ran,
         known: Option<&Known>,
-        units: &dyn Fn(&str) -> f64,
-    ) -> Vec<SiteResidual> {
-        let (mut all, ruler) = (Vec::new(), self.ruler());
+        law: &Law,
+    ) -> Result<Vec<SiteVerdict>, CheckError> {
+        let (mut all, setting) = (Vec::new(), self.setting());
         for (sequence, sites) in ran.sequences.iter().enumerate() {
             let mut values: BTreeMap<String, Vec<f64>> =
                 sites.iter().map(|(name, bits)| (name.clone(), bits.values())).collect();
@@ -72,38 +71,31 @@ impl Stage {
                 let kept = self.last_rows(&values["norm"]);
                 values.insert(KEPT.to_owned(), kept);
             }
-            let rounded = Rounded { dtype: oracle_dtype(self.probe.dtype) };
-            let forced = |arithmetic| Forced {
-                arithmetic,
+            let exact = Forced {
+                rounded: Rounded { dtype: oracle_dtype(self.probe.dtype) },
                 model: &self.reference,
                 values: &values,
                 ids: &ran.ids[sequence],
                 tables: &self.tables,
                 past: &ran.past[sequence],
             };
-            let (exact, rounded) = (forced(&Ideal as &dyn Arithmetic), forced(&rounded));
-            for name in crate::compare::in_order(sites) {
-                let op = op_of(name);
+            for site in crate::compare::in_order(sites) {
+                let op = op_of(site);
                 if !self.probe.ops.is_empty() && !self.probe.ops.iter().any(|o| o == op) {
                     continue;
                 }
-                if let Some(old) = known.and_then(|known| known.same(sequence, name, sites)) {
+                if let Some(old) = known.and_then(|known| known.same(sequence, site, sites)) {
                     all.push(old.clone());
                     continue;
                 }
-                let got = &values[name];
-                let (residual, want) = ruler.site(&exact, &rounded, (name, got), units(op));
-                let (want, got) = (want.get(residual.worst), got.get(residual.worst).copied());
-                all.push(SiteResidual {
-                    site: name.clone(),
-                    sequence,
-                    residual,
-                    want: want.copied().unwrap_or(f64::NAN),
-                    got: got.unwrap_or(f64::NAN),
-                });
+                let got = &values[site];
+                let judged = law.judge(&exact, setting, site, got);
+                let found = judged.map_err(|why| CheckError::missing(why, "the law"))?;
+                let got = got.get(found.worst).copied().unwrap_or(f64::NAN);
+                all.push(SiteVerdict { site: site.clone(), sequence, found, got });
             }
         }
-        all
+        Ok(all)
     }
 
     /// The last row of each forward.

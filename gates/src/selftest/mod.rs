@@ -17,9 +17,7 @@ mod seams;
 
 pub use faults::plant;
 pub use scenarios::{Scenario, scenarios};
-pub use seams::{
-    Fresh, Looped, OverLimit, Publish, Referred, Residuals, Runner, Scored, Tapped, Unit,
-};
+pub use seams::{Fresh, Looped, Publish, Referred, Runner, Scored, Tapped, Tested};
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -29,23 +29,17 @@ use crate::context::Context;
 use crate::decor::{Seam, Traffic, Watched};
 use crate::engine::{Setup, Traces, trace};
 use crate::kill::{self, Column};
+use crate::law::sum::digits;
+use crate::law::{Allowed, Judgement, Law};
 use crate::limits::{Limit, LimitError, Limits};
 use crate::manifest::{Gate, ManifestError, Plant};
 use crate::probe::{Ran, Stage};
 use crate::recompute;
-use crate::ruler::Ruler;
 use crate::runner::{self, Completion, Prepared};
 use crate::sites::Sites;
-use crate::stats::{Residual, surprise};
 
-/// The size of a unit of error at an element.
-pub type Unit<'a> = &'a dyn Fn(usize) -> f64;
-
-/// Values against values.
-pub type Residuals = fn(&[f64], &[f64], Unit<'_>) -> Residual;
-
-/// A site's statistic over its limit, and what to say of it.
-pub type OverLimit = fn(&Ruler, &Limits, &str, &Residual) -> Result<(f64, String), LimitError>;
+/// What an op wrote, against what it may have written.
+pub type Tested = fn(&Allowed<'_>, &Law, &[f64]) -> Judgement;
 
 /// A run of some prompts, perhaps with a planted fault.
 pub type Tapped =
@@ -82,12 +76,10 @@ pub struct Runner {
     pub compare: fn(&Sites, &Sites, &[Range<usize>]) -> Comparison,
     /// One process's answer against another's.
     pub answers: fn(&Answer, &Answer) -> Comparison,
-    /// Values against values, in a unit asked for by element.
-    pub residual: Residuals,
-    /// The digits of surprise of a count among so many, at a rate.
-    pub surprise: fn(u64, u64, f64) -> f64,
-    /// A site's statistic over its limit.
-    pub over_limit: OverLimit,
+    /// Values against what an op may have written.
+    pub tested: Tested,
+    /// The digits of a count where so many are expected.
+    pub digits: fn(u64, f64) -> f64,
     /// A clean and a planted measurement to a row.
     pub judge: fn(&Gate, Row, f64, Outcome, Outcome) -> Row,
     /// A gate to a row.
@@ -158,9 +150,8 @@ impl Runner {
         Self {
             compare,
             answers: determinism::compare,
-            residual: |got, want, unit| Residual::of(got, want, unit),
-            surprise,
-            over_limit: Ruler::over_limit,
+            tested: |allowed, law, got| allowed.test(law, got),
+            digits,
             judge: runner::judge,
             row: runner::row,
             completion: runner::completion,

@@ -36,7 +36,7 @@ pub fn golden(name: &str) -> BTreeMap<String, Array> {
             Stored::I64 => d.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b) as f64).collect(),
             other => panic!("{name}: {other:?}"),
         };
-        (name.to_owned(), Array { shape: view.shape().to_vec(), values, magnitude: None })
+        (name.to_owned(), Array { shape: view.shape().to_vec(), values, squares: None })
     });
     each.collect()
 }

@@ -63,7 +63,7 @@ fn rows(trace: &Trace, site: &str, (from, to): (usize, usize), want: &Array) -> 
     let part = Array {
         shape: [&[to - from], &site.shape[1..]].concat(),
         values: site.values[from * width..to * width].to_vec(),
-        magnitude: None,
+        squares: None,
     };
     let heads_first = part.shape.len() == 3 && want.shape[..2] == [part.shape[1], part.shape[0]];
     if heads_first { swapped(&part) } else { part.values }

@@ -6,23 +6,20 @@ use samebits_oracle::{self as oracle, Arithmetic, Ideal, Rounded, RunOptions};
 use super::Planting;
 use crate::checks::determinism::{self, Answer};
 use crate::compare;
-use crate::limits::{LimitError, Limits};
-use crate::ruler::Ruler;
-use crate::selftest::Unit;
+use crate::law::{Allowed, Judgement, Law, Shape, sum};
 use crate::sites::{Bits, Sites};
-use crate::stats::{self, Residual};
 
 pub const ALL: &[(&str, Planting)] = &[
-    ("nan-within", |r| r.residual = nan_within),
+    ("nan-within", |r| r.tested = nan_within),
     ("nan-equal", |r| r.compare = nan_equal),
     ("zeros-unwritten", |r| r.compare = zeros_unwritten),
-    ("zeros-skipped", |r| r.residual = zeros_skipped),
+    ("zeros-skipped", |r| r.tested = zeros_skipped),
     ("absent-equal", |r| r.compare = absent_equal),
     ("with-itself", |r| r.compare = |want, _, forwards| compare::compare(want, want, forwards)),
     ("values-not-bits", |r| r.compare = values_not_bits),
-    ("limit-by-size", |r| r.over_limit = limit_by_size),
-    ("error-by-device", |r| r.residual = error_by_device),
-    ("count-by-share", |r| r.surprise = count_by_share),
+    ("limit-by-size", |r| r.tested = limit_by_size),
+    ("error-by-device", |r| r.tested = error_by_device),
+    ("count-by-share", |r| r.digits = count_by_share),
     ("ids-only", |r| r.answers = ids_only),
     ("reference-eps", |r| r.exact = || Box::new(EpsTenfold)),
     ("reference-cast-order", |r| r.rounded = |dtype| Box::new(CastLate(Rounded { dtype }))),
@@ -30,10 +27,9 @@ pub const ALL: &[(&str, Planting)] = &[
 ];
 
 /// `err > tol` is false of a NaN: only what is greater is an error.
-fn nan_within(got: &[f64], want: &[f64], unit: Unit<'_>) -> Residual {
-    let got: Vec<f64> =
-        got.iter().zip(want).map(|(g, w)| if (g - w).abs() > 0.0 { *g } else { *w }).collect();
-    Residual::of(&got, want, unit)
+fn nan_within(allowed: &Allowed<'_>, law: &Law, got: &[f64]) -> Judgement {
+    let greater = |(g, y): (&f64, &f64)| if (g - y).abs() > 0.0 { *g } else { *y };
+    allowed.test(law, &got.iter().zip(&allowed.y).map(greater).collect::<Vec<_>>())
 }
 
 /// The same tensors with what `change` makes of each pair of bits in the candidate's place.
@@ -66,10 +62,9 @@ fn zeros_unwritten(want: &Sites, got: &Sites, forwards: Forwards<'_>) -> compare
     compare::compare(want, &altered(want, got, kept), forwards)
 }
 
-fn zeros_skipped(got: &[f64], want: &[f64], unit: Unit<'_>) -> Residual {
-    let got: Vec<f64> =
-        got.iter().zip(want).map(|(g, w)| if *g == 0.0 { *w } else { *g }).collect();
-    Residual::of(&got, want, unit)
+fn zeros_skipped(allowed: &Allowed<'_>, law: &Law, got: &[f64]) -> Judgement {
+    let written = |(g, y): (&f64, &f64)| if *g == 0.0 { *y } else { *g };
+    allowed.test(law, &got.iter().zip(&allowed.y).map(written).collect::<Vec<_>>())
 }
 
 /// Compares what both sides have.
@@ -89,25 +84,21 @@ fn values_not_bits(want: &Sites, got: &Sites, forwards: Forwards<'_>) -> compare
 }
 
 /// The tolerance grows with the root of the number of elements.
-fn limit_by_size(
-    ruler: &Ruler,
-    limits: &Limits,
-    site: &str,
-    residual: &Residual,
-) -> Result<(f64, String), LimitError> {
-    let (over, text) = ruler.over_limit(limits, site, residual)?;
-    Ok((over / (residual.elements as f64).sqrt(), text))
+fn limit_by_size(allowed: &Allowed<'_>, law: &Law, got: &[f64]) -> Judgement {
+    let found = allowed.test(law, got);
+    Judgement { over: found.over / (found.elements as f64).sqrt(), ..found }
 }
 
 /// Errors relative to the size of what the device gave.
-fn error_by_device(got: &[f64], want: &[f64], unit: Unit<'_>) -> Residual {
-    Residual::of(got, want, |i| unit(i) * (got[i] / want[i]).abs().max(1.0))
+fn error_by_device(allowed: &Allowed<'_>, law: &Law, got: &[f64]) -> Judgement {
+    let wider =
+        |i: usize, nats: f64| (allowed.bound)(i, nats) * (got[i] / allowed.y[i]).abs().max(1.0);
+    Allowed::of(allowed.dtype, allowed.y.clone(), Shape::Once, wider).test(law, got)
 }
 
 /// How far a count is from its mean, as a share of it: no surprise in small counts or large.
-fn count_by_share(n: u64, count: u64, rate: f64) -> f64 {
-    let mean = n as f64 * rate;
-    if count == 0 || mean == 0.0 { stats::surprise(n, count, rate) } else { count as f64 / mean }
+fn count_by_share(count: u64, mean: f64) -> f64 {
+    if count == 0 || mean == 0.0 { sum::digits(count, mean) } else { count as f64 / mean }
 }
 
 /// Only ids are compared.

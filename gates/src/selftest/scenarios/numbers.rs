@@ -6,14 +6,11 @@ use samebits::contract::Dtype;
 
 use crate::checks::determinism::Answer;
 use crate::context::Context;
-use crate::limits::Limit;
-use crate::manifest::Check;
-use crate::probe::{MODEL_SEED, Stage};
-use crate::ruler::{Ruler, limit_name, rate_name, surprise_name};
+use crate::law::sum::Sum;
+use crate::law::{Allowed, Judgement, Law, Shape};
 use crate::selftest::Runner;
-use crate::selftest::material::{Verdict, gate, hold, said, same, site, sites};
+use crate::selftest::material::{Verdict, hold, said, same, site, sites};
 use crate::sites::Sites;
-use crate::stats::Residual;
 
 const ONE: u32 = 0x3F80;
 const NAN: u32 = 0x7FC0;
@@ -44,17 +41,30 @@ pub(super) fn bits(runner: &Runner, _ctx: &Context) -> Verdict {
     same("absent tensors do not count as compared", none.compared, 0)
 }
 
-pub(super) fn zeros(runner: &Runner, _ctx: &Context) -> Verdict {
+/// What an op may have written that adds up to `want`, with an error of `bound`.
+fn tested(
+    runner: &Runner,
+    ctx: &Context,
+    (want, got): (&[f64], &[f64]),
+    bound: impl Fn(usize) -> f64 + Sync,
+) -> Result<Judgement, String> {
+    let law = Law::of(&ctx.limits).map_err(said)?;
+    let bound = |i: usize, _: f64| bound(i);
+    let allowed = Allowed::of(Dtype::F32, want.to_vec(), Shape::Once, bound);
+    Ok((runner.tested)(&allowed, &law, got))
+}
+
+pub(super) fn zeros(runner: &Runner, ctx: &Context) -> Verdict {
     let want = sites(&[("norm", site(&[2, 2], &[ONE, ONE, ONE, 0]))]);
     let got = sites(&[("norm", site(&[2, 2], &[0; 4]))]);
     let found = (runner.compare)(&want, &got, std::slice::from_ref(&(0..2)));
     same("zeros that differ", found.differing, 3)?;
     same("zeros compared", found.compared, 4)?;
-    let found = (runner.residual)(&[0.0; 4], &[1.0, 1.0, 1.0, 0.0], &|_| 1.0);
+    let found = tested(runner, ctx, (&[1.0, 1.0, 1.0, 0.0], &[0.0; 4]), |_| 1.0)?;
     same("zeros that are misrounded", (found.misrounds, found.elements), (3, 4))
 }
 
-pub(super) fn residuals(runner: &Runner, _ctx: &Context) -> Verdict {
+pub(super) fn residuals(runner: &Runner, ctx: &Context) -> Verdict {
     let (nan, infinite) = (f64::NAN, f64::INFINITY);
     for (why, got, want, misrounds, max) in [
         ("equal", [1.0, 2.0], [1.0, 2.0], 0, 0.0),
@@ -65,73 +75,62 @@ pub(super) fn residuals(runner: &Runner, _ctx: &Context) -> Verdict {
         ("a small value for a large one", [1.0, 2.0], [1e6, 2.0], 1, 1e6 - 1.0),
         ("zero for a value", [0.0, 2.0], [1.0, 2.0], 1, 1.0),
     ] {
-        let found = (runner.residual)(&got, &want, &|_| 1.0);
-        same(why, (found.misrounds, found.max), (misrounds, max))?;
+        let found = tested(runner, ctx, (&want, &got), |_| 1.0)?;
+        same(why, (found.misrounds, found.over), (misrounds, max))?;
         same(why, found.elements, 2)?;
     }
-    let units = (runner.residual)(&[3.0, 3.0], &[1.0, 1.0], &|i| [0.5, 2.0][i]);
-    same("the unit of each element", (units.max, units.worst), (4.0, 0))
+    let bounds = tested(runner, ctx, (&[1.0, 1.0], &[3.0, 3.0]), |i| [0.5, 2.0][i])?;
+    same("the bound of each element", (bounds.over, bounds.worst), (4.0, 0))
 }
 
 pub(super) fn counts(runner: &Runner, _ctx: &Context) -> Verdict {
-    // All of 3 at one tenth: a thousandth. 2 or 3 of them: 0.028.
-    for (n, count, rate, chance) in [(3, 3, 0.1, 0.001f64), (3, 2, 0.1, 0.028), (2, 2, 0.5, 0.25)] {
-        let digits = (runner.surprise)(n, count, rate);
+    // One or more where a hundredth is expected, two or three where one is.
+    for (count, mean, chance) in
+        [(1, 0.01, 0.009_950_166), (2, 1.0, 0.264_241_118), (3, 1.0, 0.080_301_397f64)]
+    {
+        let digits = (runner.digits)(count, mean);
         let close = (digits + chance.log10()).abs() < f64::from(f32::EPSILON);
-        hold(&format!("{count} of {n} at {rate}: {digits} digits of surprise"), close)?;
+        hold(&format!("{count} where {mean} are expected: {digits} digits"), close)?;
     }
-    same("none", (runner.surprise)(10, 0, 0.5), 0.0)?;
-    same("one where none may be", (runner.surprise)(10, 1, 0.0), f64::INFINITY)?;
-    let many = (runner.surprise)(1_000_000, 2_000, 1e-3);
-    hold(&format!("twice the rate of a million: {many} digits"), many > 100.0)
-}
-
-/// Statistics with so many misrounds, the largest an error of `max`, among `elements`.
-fn errors(misrounds: u64, max: f64, elements: u64) -> Residual {
-    let rms = max * (misrounds as f64 / elements as f64).sqrt();
-    Residual { elements, misrounds, max, rms, mean: 0.0, worst: 0 }
-}
-
-/// A limit of a self-test's own.
-fn limit(value: f64, dtype: Dtype) -> Limit {
-    let [statistic, provenance] = ["a statistic", "a self-test"].map(str::to_owned);
-    let (dtype, recompute) = (dtype.name().to_owned(), String::new());
-    Limit { value, statistic, dtype, provenance, recompute }
+    same("none", (runner.digits)(0, 0.5), 0.0)?;
+    same("one where none may be", (runner.digits)(1, 0.0), f64::INFINITY)?;
+    let many = (runner.digits)(2_000, 1_000.0);
+    hold(&format!("twice as many as a thousand: {many} digits"), many > 100.0)
 }
 
 pub(super) fn sizes(runner: &Runner, ctx: &Context) -> Verdict {
-    let gate = gate("residual/prefill/f32")?;
-    let Check::TeacherForced { probe } = &gate.check else {
-        return Err(format!("{} is no designed run", gate.id));
-    };
-    let ruler = Stage::new(probe, MODEL_SEED).map_err(said)?.ruler();
-    let over = |dtype: Dtype, most: f64, op: &str, found: Residual| {
-        let ruler = Ruler { dtype, ..ruler };
-        let terms = ruler.terms(op);
-        let rate = limit(0.001, Dtype::Bf16);
-        let limits = ctx.limits.clone().with(&limit_name(op, dtype, terms), limit(most, dtype));
-        let limits = limits.with(&rate_name(op, terms), rate);
-        let limits = limits.with(&surprise_name(op, terms), limit(6.0, dtype));
-        let found = (runner.over_limit)(&ruler, &limits, &format!("layers.0.{op}"), &found);
-        found.map(|(over, _)| over).map_err(said)
-    };
     let (few, many) = (8, 1_000_000);
     for elements in [few, many] {
-        for (max, want) in [(2.0, 0.5), (4.0, 1.0), (8.0, 2.0), (f64::INFINITY, f64::INFINITY)] {
-            let got = over(Dtype::F32, 4.0, "q_proj", errors(1, max, elements))?;
-            same(&format!("an error of {max} among {elements}, over a limit of 4"), got, want)?;
+        let want = vec![1.0; elements];
+        for (error, over) in [(2.0, 0.5), (4.0, 1.0), (8.0, 2.0), (f64::INFINITY, f64::INFINITY)] {
+            let mut got = want.clone();
+            got[elements / 2] += error;
+            let found = tested(runner, ctx, (&want, &got), |_| 4.0)?;
+            same(&format!("an error of {error} among {elements}, of 4"), found.over, over)?;
         }
-        let one = |most, op| over(Dtype::F32, most, op, errors(1, 0.5, elements));
-        // A copy has one right answer; so has an op whose legal orders never differ.
-        for (most, op) in [(4.0, "k_cache"), (0.0, "q_proj")] {
-            let beyond = one(most, op)? > 1.0;
-            hold(&format!("one wrong element of {elements} in {op} is within a limit"), beyond)?;
-        }
+        let mut got = want.clone();
+        got[0] = 0.5;
+        let beyond = tested(runner, ctx, (&want, &got), |_| 0.0)?.over > 1.0;
+        hold(&format!("one wrong element of {elements} where none may be"), beyond)?;
     }
-    for (misrounds, elements, red) in [(1, few, false), (1_000, many, false), (2_000, many, true)] {
-        let found = errors(misrounds, 0.5, elements);
-        let red_is = over(Dtype::Bf16, 1.0, "q_proj", found)? > 1.0;
-        same(&format!("{misrounds} misrounds of {elements} at one in a thousand"), red_is, red)?;
+    // Sums a tenth of their deviation from a tie: 0.46 of them round the other way.
+    let law = Law::of(&ctx.limits).map_err(said)?;
+    let (tie, k) = (1.0 + 2f64.powi(-8), 1_000.0);
+    let sum = |y: f64| Sum { y, q: 0.0, k };
+    let sigma = sum(tie).sigma(law.rms);
+    let y: Vec<f64> = (0..few * 1_000).map(|i| tie - sigma * (0.1 + i as f64 * 1e-9)).collect();
+    let sums: Vec<Sum> = y.iter().map(|y| sum(*y)).collect();
+    let far = |_: usize, _: f64| 1.0;
+    let allowed = Allowed {
+        sums: Some(sums),
+        width: few * 1_000,
+        ..Allowed::of(Dtype::Bf16, y, Shape::Once, far)
+    };
+    for (misrounds, red) in [(0, false), (3_700, false), (4_500, true)] {
+        let other = |i: usize| if i < misrounds { 1.0 + 2f64.powi(-7) } else { 1.0 };
+        let got: Vec<f64> = (0..few * 1_000).map(other).collect();
+        let found = (runner.tested)(&allowed, &law, &got);
+        same(&format!("{misrounds} misrounds of 8,000 near ties"), found.over > 1.0, red)?;
     }
     Ok(())
 }

@@ -108,6 +108,8 @@ pub(super) fn recomputed(runner: &Runner, ctx: &Context) -> Verdict {
         ("residual/hybrid-drift/f32", true),
         ("gates calibrate --check", true),
         ("fixtures/python/speed_floor.py", true),
+        ("gates/tests/limits.rs one_rounding_errs_as_the_law_says", true),
+        ("gates/tests/limits.rs no_such_test", false),
         ("", false),
         ("residual/no-such-gate/f32", false),
         ("residual/ideal-tied/f32", false),
