@@ -2,7 +2,7 @@
 
 use rstest::rstest;
 use samebits_reports::{
-    Divergence, Kind, Num, Report, Row, gates_table, host_line, junit, summary, table,
+    Divergence, Kind, Num, Report, Row, closing, gates_table, host_line, junit, summary, table,
 };
 
 use crate::{good, run_at, stamp};
@@ -190,4 +190,40 @@ fn host_lines(
     run.host.driver = driver.map(str::to_owned);
     let line = host_line(&Report::new(run, 1.0, vec![good("a")]));
     assert_eq!(line, format!("Measured on 2000-02-29 {want}\n"));
+}
+
+#[test]
+fn a_run_closes_with_kinds_and_everything_that_is_not_green() {
+    let mut rows = vec![
+        good("a"),
+        Row { kind: Kind::Order, ..good("o") },
+        Row { kind: Kind::HostSync, ..good("s") }.unmeasurable("no GPU"),
+        good("e").error("broke\n"),
+    ];
+    let over = |row: Row| Row { measured: Num(1.0004), limit: Num(1.0), ..row };
+    let mut red = over(good("f"));
+    red.control.as_mut().expect("a good row has one").measured = Num(9.0);
+    rows.push(red.judged());
+    let want = "\
+5 gates: 2 passed, 1 failed, 1 errors, 1 unmeasurable; 6,170 of 6,170 comparisons; 1.0 s
+passed by kind: bitwise 1 of 3, host_sync 0 of 1, order 1
+failed: f (ulps_max 1.0004, limit 1)
+errors: e (broke\\n)
+not measured: s (no GPU)
+";
+    assert_eq!(closing(&Report::new(run_at(stamp(0)), 1.0, rows)), want);
+    let many = (0..11).map(|i| good(&format!("g{i:02}")).error("broke")).collect();
+    let text = closing(&Report::new(run_at(stamp(0)), 1.0, many));
+    assert!(text.ends_with("g07 (broke); and 3 more\n"), "{text}");
+}
+
+#[test]
+fn tables_are_rounded_for_people_and_files_are_not() {
+    let measured = Num(1.129_616_586_380_739_5);
+    let mut row = Row { measured, limit: Num(6.0), ..good("a") };
+    row.control.as_mut().expect("a good row has one").measured = Num(9.0);
+    let report = Report::new(run_at(stamp(0)), 1.0, vec![row.judged()]);
+    assert!(gates_table(&report).contains("| 1.13 / 6 ulps_max |"), "{}", gates_table(&report));
+    assert!(table(&report).contains(" 1.13 "), "{}", table(&report));
+    assert!(report.to_json().contains("1.1296165863807395"));
 }
