@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     begin(&rows, &run, &expected).expect("the target folder can be written");
     let conclusion = libtest_mimic::run(&args, trials);
     match merge(&rows) {
-        Ok(report) => eprint!("{}rows: {}\n", closing(&report), rows.display()),
+        Ok(report) => eprintln!("{}rows: {}", closing(&report), rows.display()),
         Err(error) => {
             eprintln!("gates: {error}");
             return ExitCode::FAILURE;

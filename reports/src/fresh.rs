@@ -113,7 +113,8 @@ pub fn whole(has: &[&str], wanted: &[&str]) -> Result<(), Outdated> {
     }
 }
 
-/// [`acceptable`] of a report in which every gate reported, each of whose rows must be of the report's own commit and code.
+/// [`acceptable`] of a report in which every gate reported, each of whose rows must be of the
+/// report's own commit and code.
 ///
 /// # Errors
 /// The first reason.

@@ -21,8 +21,8 @@ pub fn hash_file(path: &Path) -> Result<String, Error> {
     Ok(hex(hasher))
 }
 
-/// SHA-256 of the paths and bytes of some files below `dir`, 64 hex digits; one that is not there is
-/// an error, and so is a list of none.
+/// SHA-256 of the paths and bytes of some files below `dir`, 64 hex digits; one that is not there
+/// is an error, and so is a list of none.
 pub fn hash_files(dir: &Path, names: &[String]) -> Result<String, Error> {
     if names.is_empty() {
         return Err(Error::Empty { path: dir.to_owned() });

@@ -106,8 +106,8 @@ fn plain(commit: &str) -> Option<&str> {
     plain.then_some(commit)
 }
 
-/// Sources of the working tree of `dir` that differ from `commit`, from the tree's root; none if the
-/// commit is not known here. Files that are not tracked are absent.
+/// Sources of the working tree of `dir` that differ from `commit`, from the tree's root; none if
+/// the commit is not known here. Files that are not tracked are absent.
 pub fn changed_since(dir: &Path, commit: &str) -> Option<Vec<String>> {
     let text = about_sources(dir, &["diff", "--name-only", "--no-renames", plain(commit)?])?;
     Some(text.lines().map(str::to_owned).collect())

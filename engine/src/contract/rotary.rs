@@ -20,6 +20,15 @@ pub fn inv_freq(theta: f64, dim: usize) -> Vec<f32> {
         .collect()
 }
 
+/// The largest angle over `positions` positions; infinite where a frequency is no number.
+pub fn largest_angle(theta: f64, dim: usize, positions: usize) -> f32 {
+    let last = (positions - 1) as f32;
+    inv_freq(theta, dim)
+        .iter()
+        .map(|freq| freq * last)
+        .fold(0.0, |a: f32, b| if b.is_nan() { f32::INFINITY } else { a.max(b) })
+}
+
 /// Cosines and sines of every position, in f32, before rounding to the run's dtype.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RotaryTables {

@@ -260,8 +260,9 @@ pub fn prepare<'c>(gate: &'c Gate, ctx: &'c Context) -> Result<Measure<'c>, Chec
         Check::TeacherForced { probe } => teacher::prepare(ctx, probe),
         Check::Rmsnorm { dtype } => rmsnorm::prepare(ctx, *dtype),
         Check::Order { dtype } => probes::trees(ctx, *dtype),
-        Check::Poison { model, dtype, long, short } => {
-            let case = poison::Case { dtype: *dtype, long: *long, short: *short };
+        Check::Poison { model, dtype, long, short, requests } => {
+            let (dtype, long, short, requests) = (*dtype, *long, *short, *requests);
+            let case = poison::Case { dtype, long, short, requests };
             poison::prepare(ctx, model, case)
         }
         Check::Hostile { hybrids } => admission::hostile(ctx, *hybrids),

@@ -1,8 +1,8 @@
 //! Who may know whom, what may stand where, and how large it may be.
 //!
 //! Here: the walk over the workspace and the gate; in the submodules the rules and the counting of
-//! code. Limits too must keep a rule: each names what recomputes it. The invariant: an exception has a reason in `data/tidy.json`, and one that is no longer
-//! needed is itself a finding.
+//! code. Limits too must keep a rule: each names what recomputes it. The invariant: an exception
+//! has a reason in `data/tidy.json`, and one that is no longer needed is itself a finding.
 
 mod rules;
 mod size;
