@@ -204,12 +204,6 @@ pub fn command(args: &Args, out: &mut dyn Write) -> Result<u8, Failure> {
     let json = args.out.clone().unwrap_or_else(|| rows_folder("report.json"));
     let code = publish(&report, (&json, args.junit.as_deref()), out)?;
     // A stderr that is full or closed decides no verdict.
-    let _ = write!(
-        std::io::stderr(),
-        "{}report: {}
-",
-        closing(&report),
-        json.display()
-    );
+    let _ = writeln!(std::io::stderr(), "{}report: {}", closing(&report), json.display());
     Ok(code)
 }
