@@ -178,10 +178,16 @@ pub fn prepare<'c>(ctx: &'c Context, case: &Case<'_>) -> Result<Measure<'c>, Che
     let (dtype, processes, side) = (case.dtype, case.processes, case.side);
     let ids = prompt_ids(ctx.seed, dims.vocab, case.prompt);
     let expected = (processes as u64 - 1) * due(&dims, ids.len());
+    let mut clean: Vec<Answer> = Vec::new();
     Ok(Box::new(move |plant| {
         let mut answers = Vec::new();
         for index in 0..processes {
             let planted = side == Side::Both || index + 1 == processes;
+            // Processes beside the one that carries the fault are those of the clean run.
+            if let (Some(known), Some(_), false) = (clean.get(index), plant, planted) {
+                answers.push(known.clone());
+                continue;
+            }
             let plant = plant.filter(|_| planted);
             let question = Question { model: folder.path(), dtype, ids: &ids, plant };
             answers.push(ask(ctx, index, &question)?);
@@ -193,6 +199,9 @@ pub fn prepare<'c>(ctx: &'c Context, case: &Case<'_>) -> Result<Measure<'c>, Che
         }
         let hits = answers.iter().map(|answer| answer.hits).sum();
         let outcome = Outcome::bitwise(found, expected).with_hits(hits);
+        if plant.is_none() {
+            clean = answers;
+        }
         Ok(Outcome { statistic: "hashes_differing", ..outcome })
     }))
 }
