@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use samebits::contract::Dtype;
 use samebits_fixtures::prompt_ids;
 
-use crate::checks::determinism::{Question, ask_by, compare, due};
+use crate::checks::determinism::{Answer, Question, ask_by, compare, due};
 use crate::checks::{CheckError, Measure, Outcome};
 use crate::compare::Comparison;
 use crate::context::Context;
@@ -93,18 +93,33 @@ pub fn prepare<'c>(
     let ids = prompt_ids(ctx.seed, dims.vocab, prompt);
     let last = how.len();
     let expected = last as u64 * due(&dims, ids.len());
+    let mut clean: Vec<Answer> = Vec::new();
     Ok(Box::new(move |plant| {
         let _alive = &folder;
         let question = Question { model: &model, dtype, ids: &ids, plant: None };
-        let first = ask_by(ctx, 0, &question, Command::new(&child))?;
+        // All but the last answer of a planted run are those of the clean one before it.
+        let mut known = clean.drain(..);
+        let first = match known.next().filter(|_| plant.is_some()) {
+            Some(answer) => answer,
+            None => ask_by(ctx, 0, &question, Command::new(&child))?,
+        };
+        let mut answers = Vec::new();
         let mut found = Comparison::default();
         for (i, how) in how.iter().enumerate() {
-            let plant = plant.filter(|_| i + 1 == last);
+            let (planted, plant) = (plant.is_some(), plant.filter(|_| i + 1 == last));
             let question = Question { plant, ..question };
             let ask = || ask_by(ctx, i + 1, &question, command(&child, *how));
-            let answer = if *how == Perturbation::Load { under_load(ask) } else { ask() }?;
+            let known = known.next().filter(|_| question.plant.is_none() && planted);
+            let answer = match known {
+                Some(answer) => answer,
+                None if *how == Perturbation::Load => under_load(ask)?,
+                None => ask()?,
+            };
             found.then(compare(&first, &answer).labelled(&format!("{how:?}:")));
+            answers.push(answer);
         }
+        drop(known);
+        clean = std::iter::once(first).chain(answers).collect();
         let outcome = Outcome::bitwise(found, expected);
         Ok(Outcome { statistic: "hashes_differing", ..outcome })
     }))
