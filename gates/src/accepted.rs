@@ -1,8 +1,8 @@
 //! The accepted results, and whether they are of this tree, whole.
 //!
 //! Here: the three files of `results/` that gates make, and what must be in them. Absent: asking
-//! the tree about itself, and the README. The invariant: what is accepted was made by this code, from
-//! these limits and gates, on sources that a commit holds, and lacks nothing.
+//! the tree about itself, and the README. The invariant: what is accepted was made by this code,
+//! from these limits and gates, on sources that a commit holds, and lacks nothing.
 
 use std::path::Path;
 

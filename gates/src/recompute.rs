@@ -1,8 +1,8 @@
 //! What makes a limit again: each limit names it, and it must be there.
 //!
 //! Absent: making it; that takes minutes, and is what the named gate or command does. The
-//! invariant: what is named can be run: a command that the `gates` binary would parse, a gate that is held to
-//! the limit or is not held to another, a test with its file, or a script of the project.
+//! invariant: what is named can be run: a command that the `gates` binary would parse, a gate that
+//! is held to this limit or to none, a test with its file, or a script of the project.
 
 use clap::Parser;
 

@@ -1,8 +1,8 @@
 //! `gates readme`: the tables of the README, rewritten or checked.
 //!
 //! The invariant: results that are not of this tree, whole and unchanged, never get into the
-//! README; and of those that are there, what no longer holds is said. Code that is newer than the results
-//! is told as their age: it is for who accepts the next ones.
+//! README; and of those that are there, what no longer holds is said. Code that is newer than the
+//! results is told as their age: it is for who accepts the next ones.
 
 use std::io::Write;
 
