@@ -125,7 +125,7 @@ pub fn cannot_flush(a: i32, b: i32) -> bool {
 
 /// Zero of the same sign where the value is subnormal.
 #[inline(always)]
-fn flush(value: f32) -> f32 {
+pub fn flush(value: f32) -> f32 {
     if value.abs() < f32::MIN_POSITIVE { 0.0f32.copysign(value) } else { value }
 }
 

@@ -13,7 +13,7 @@ mod rotary;
 mod softplus;
 mod sum;
 
-pub use element::{Element, NO_EXPONENT, SUBNORMAL, cannot_flush, fma_flush};
+pub use element::{Element, NO_EXPONENT, SUBNORMAL, cannot_flush, flush, fma_flush};
 pub use exact::{cos_f32, pow_f32, sin_f32};
 pub use exp::{exp_s, sigmoid, silu};
 pub use rotary::{RotaryTables, inv_freq};

@@ -21,16 +21,19 @@ pub fn append<E: Element>(
     let width = heads.kv * heads.dim;
     let count = heads.batch * rows;
     let (k, v) = (k.rows::<E>(count, width), v.rows::<E>(count, width));
-    cache.k.note(k);
-    cache.v.note(v);
-    let (key_panels, keys) = cache.k.panels_mut::<E>();
-    let (value_panels, values) = cache.v.panels_mut::<E>();
+    let (key_panels, keys, lowest_keys) = cache.k.panels_mut::<E>();
+    let (value_panels, values, lowest_values) = cache.v.panels_mut::<E>();
     for row in 0..count {
         let position = positions.values()[row] as usize;
         assert!(position < cache.capacity, "append: position {position} is beyond the cache");
         for head in 0..heads.kv {
             let matrix = row / rows * heads.kv + head;
             let from = row * width + head * heads.dim;
+            lowest_keys
+                .note(matrix * key_panels.count() + position / PANEL, &k[from..from + heads.dim]);
+            for (panel, v) in v[from..from + heads.dim].chunks(PANEL).enumerate() {
+                lowest_values.note(matrix * value_panels.count() + panel, v);
+            }
             for d in 0..heads.dim {
                 keys[matrix * key_panels.len() + key_panels.index(position, d)] = k[from + d];
                 values[matrix * value_panels.len() + value_panels.index(d, position)] = v[from + d];
@@ -90,15 +93,18 @@ impl<E: Element> Attention<'_, E> {
         let block = linear_block(self.order, E::DTYPE, dim, rows.of);
         out.par_chunks_mut(rows.count * stride).enumerate().for_each(|(at, out)| {
             let (b, head) = (at / query, at % query);
-            let keys = &packed[self.matrix(b, head) * panels.len()..][..panels.len()];
+            let matrix = self.matrix(b, head);
+            let keys = &packed[matrix * panels.len()..][..panels.len()];
             let mut sums = Tile::new();
             for first in (0..rows.count).step_by(ROWS) {
                 let count = (rows.count - first).min(ROWS);
                 let x = &q[((b * rows.of + rows.first + first) * query + head) * dim..];
                 let x = &x[..(count - 1) * query * dim + dim];
                 let longest = self.terms(b, first, count)[count - 1];
-                let exact = cannot_flush(E::lowest_exponent(x), cache.k.lowest_exponent());
+                let lowest = E::lowest_exponent(x);
                 for from in (0..longest).step_by(PANEL) {
+                    let index = matrix * panels.count() + from / PANEL;
+                    let exact = cannot_flush(lowest, cache.k.lowest_exponent(index));
                     let panel = &keys[from / PANEL * panels.panel_len()..][..panels.panel_len()];
                     let (stride, terms) = (query * dim, [dim; ROWS]);
                     let args = TileArgs { x, stride, rows: count, panel, terms, block, exact };
@@ -157,7 +163,8 @@ impl<E: Element> Attention<'_, E> {
             let out = &mut out[rows.first * width..][..rows.count * width];
             for_each_tile(out, width, [rows.count, dim], |mut task| {
                 let head = task.first_column / dim;
-                let values = &packed[self.matrix(b, head) * panels.len()..][..panels.len()];
+                let matrix = self.matrix(b, head);
+                let values = &packed[matrix * panels.len()..][..panels.len()];
                 let mut sums = Tile::new();
                 for first in (0..rows.count).step_by(ROWS) {
                     let count = (rows.count - first).min(ROWS);
@@ -166,8 +173,9 @@ impl<E: Element> Attention<'_, E> {
                     let terms = self.terms(b, first, count);
                     let lowest = |r: usize| E::lowest_exponent(&x[r * stride..][..terms[r]]);
                     let lowest = (0..count).map(lowest).min().expect("a tile has rows");
-                    let exact = cannot_flush(lowest, cache.v.lowest_exponent());
                     for from in (0..dim).step_by(PANEL) {
+                        let index = matrix * panels.count() + from / PANEL;
+                        let exact = cannot_flush(lowest, cache.v.lowest_exponent(index));
                         let panel = &values[from / PANEL * panels.panel_len()..];
                         let panel = &panel[..panels.panel_len()];
                         let args = TileArgs { x, stride, rows: count, panel, terms, block, exact };

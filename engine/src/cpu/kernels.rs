@@ -39,6 +39,12 @@ impl Tile {
     pub const fn new() -> Self {
         Self([[0.0; PANEL]; ROWS])
     }
+
+    /// Whether no sum of the first `rows` rows is infinite or NaN.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn is_finite(&self, rows: usize) -> bool {
+        self.0[..rows].iter().flatten().all(|sum| sum.is_finite())
+    }
 }
 
 impl Default for Tile {
@@ -172,5 +178,91 @@ impl Kernels {
             .find(|k| k.name == name)
             .copied()
             .ok_or_else(|| all.iter().map(|k| k.name).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    const TERMS: usize = 37;
+
+    /// Operands of a tile from a stream of numbers, with exponents of either side in a range.
+    fn operands(seed: u64, exponents: [std::ops::Range<u16>; 2]) -> [Vec<bf16>; 2] {
+        let mut state = seed;
+        let mut next = move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 40) as u16
+        };
+        let lengths = [ROWS * TERMS, TERMS.next_multiple_of(2) * PANEL];
+        let mut side = |len: usize, exponents: std::ops::Range<u16>| {
+            let one = |_| {
+                let exponent = exponents.start + next() % exponents.len() as u16;
+                bf16::from_bits(next() & 0x807F | exponent << 7)
+            };
+            (0..len).map(one).collect::<Vec<bf16>>()
+        };
+        let [x, w] = exponents;
+        [side(lengths[0], x), side(lengths[1], w)]
+    }
+
+    fn sums(tile: fn(&TileArgs<'_, bf16>, &mut Tile), args: &TileArgs<'_, bf16>) -> Vec<u32> {
+        let mut out = Tile::new();
+        tile(args, &mut out);
+        out.0[..args.rows].iter().flatten().map(|sum| sum.to_bits()).collect()
+    }
+
+    /// Biased exponents, so that 0 is a subnormal; products of about 127 in all are near underflow.
+    #[test]
+    fn every_table_flushes_as_the_scalar_one() {
+        for (why, x, w) in [
+            ("subnormals among ordinary terms", 100..140, 0..140),
+            ("results near underflow", 50..70, 50..70),
+            ("results on the edge of underflow", 60..61, 60..68),
+            ("every term below it", 1..30, 1..30),
+            ("huge and tiny terms", 0..254, 0..254),
+            ("infinities and NaN", 0..256, 0..256),
+        ] {
+            for seed in 0..200 {
+                let [x, panel] = operands(seed, [x.clone(), w.clone()]);
+                let rows = 1 + seed as usize % ROWS;
+                let terms = std::array::from_fn(|r| TERMS - r % 3);
+                let (x, panel) = (&x[..], &panel[..]);
+                let args =
+                    TileArgs { x, stride: TERMS, rows, panel, terms, block: 16, exact: false };
+                let want = sums(scalar::tile_bf16, &args);
+                for table in Kernels::supported() {
+                    let got = sums(table.bf16.tile, &args);
+                    for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+                        let nan = |bits: &u32| f32::from_bits(*bits).is_nan();
+                        let same = got == want || nan(got) && nan(want);
+                        assert!(same, "{}: {why}, seed {seed}, {i}: {got:x} {want:x}", table.name);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_stride_or_length_that_wraps_around_is_refused() {
+        let (x, panel) = ([bf16::ONE; 4], [bf16::ONE; 4 * PANEL]);
+        for (why, stride, first) in [
+            ("a row that ends before the first", usize::MAX, 4),
+            ("two rows that end before it", usize::MAX / 2 + 1, 4),
+            ("a panel that no memory holds", 0, usize::MAX / PANEL + 1),
+        ] {
+            let mut terms = [4; ROWS];
+            terms[0] = first;
+            for table in Kernels::supported() {
+                for exact in [true, false] {
+                    let (x, panel) = (&x[..], &panel[..]);
+                    let args = TileArgs { x, stride, rows: 3, panel, terms, block: 512, exact };
+                    let made = AssertUnwindSafe(|| (table.bf16.tile)(&args, &mut Tile::new()));
+                    assert!(catch_unwind(made).is_err(), "{}: {why}", table.name);
+                }
+            }
+        }
     }
 }

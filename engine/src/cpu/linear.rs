@@ -30,10 +30,10 @@ pub fn linear<E: Element>(
     for_each_tile(out, width, [TASK_ROWS, TASK_PANELS * PANEL], |mut task| {
         let mut sums = Tile::new();
         let groups = task.rows().div_ceil(ROWS);
-        let exact: [bool; TASK_ROWS / ROWS] = std::array::from_fn(|group| {
+        let lowest: [i32; TASK_ROWS / ROWS] = std::array::from_fn(|group| {
             let first = task.first_row + group.min(groups - 1) * ROWS;
             let last = (first + ROWS).min(task.first_row + task.rows());
-            cannot_flush(E::lowest_exponent(&x[first * k..last * k]), weight.lowest_exponent())
+            E::lowest_exponent(&x[first * k..last * k])
         });
         for column in (0..task.columns()).step_by(PANEL) {
             let index = (task.first_column + column) / PANEL;
@@ -42,7 +42,8 @@ pub fn linear<E: Element>(
             for row in (0..task.rows()).step_by(ROWS) {
                 let count = (task.rows() - row).min(ROWS);
                 let x = &x[(task.first_row + row) * k..][..count * k];
-                let (terms, exact) = ([k; ROWS], exact[row / ROWS]);
+                let exact = cannot_flush(lowest[row / ROWS], weight.lowest_exponent(index));
+                let terms = [k; ROWS];
                 let args = TileArgs { x, stride: k, rows: count, panel, terms, block, exact };
                 (table.tile)(&args, &mut sums);
                 for (r, sums) in sums.0[..count].iter().enumerate() {

@@ -2,7 +2,7 @@
 
 use half::bf16;
 
-use super::panels::{Panels, pack};
+use super::panels::{PANEL, Panels, pack};
 use crate::contract::{Dtype, Element, NO_EXPONENT};
 use crate::op::{Fence, Heads, Layout, Mem, Memory};
 use crate::tensor::Tensor;
@@ -113,12 +113,26 @@ impl Store {
     }
 }
 
+/// At most the smallest exponent of what was ever written to each panel.
+pub struct Lowest(Vec<i32>);
+
+impl Lowest {
+    fn new(panels: usize) -> Self {
+        Self(vec![NO_EXPONENT; panels])
+    }
+
+    /// Notes values that a panel holds from now on.
+    pub fn note<E: Element>(&mut self, panel: usize, values: &[E]) {
+        self.0[panel] = self.0[panel].min(E::lowest_exponent(values));
+    }
+}
+
 /// A buffer of activations, or a cache.
 pub struct Act {
     store: Store,
     layout: Layout,
     len: usize,
-    lowest: i32,
+    lowest: Lowest, // [panels of all matrices], none where rows are not packed
 }
 
 impl Act {
@@ -139,34 +153,32 @@ impl Act {
         &mut self.store.get_mut::<E>()[..rows * width]
     }
 
-    /// At most the smallest exponent of what was written to a cache.
-    pub fn lowest_exponent(&self) -> i32 {
-        self.lowest
-    }
-
-    /// Notes values about to be written through [`Act::panels_mut`].
-    pub fn note<E: Element>(&mut self, values: &[E]) {
-        self.lowest = self.lowest.min(E::lowest_exponent(values));
+    /// At most the smallest exponent of what was written to a panel, counted through all matrices.
+    pub fn lowest_exponent(&self, panel: usize) -> i32 {
+        self.lowest.0[panel]
     }
 
     /// All panels of a cache: one packed matrix for each sequence and head.
     pub fn panels<E: Element>(&self) -> (Panels, &[E]) {
-        (self.cache::<E>(), self.store.get::<E>())
+        (self.cache(), self.store.get::<E>())
     }
 
-    /// All panels of a cache, to be written.
-    pub fn panels_mut<E: Element>(&mut self) -> (Panels, &mut [E]) {
-        (self.cache::<E>(), self.store.get_mut::<E>())
+    /// All panels of a cache, to be written, and where to note what is.
+    pub fn panels_mut<E: Element>(&mut self) -> (Panels, &mut [E], &mut Lowest) {
+        (self.cache(), self.store.get_mut::<E>(), &mut self.lowest)
     }
 
-    fn cache<E: Element>(&self) -> Panels {
-        cache_panels(self.layout, self.len, E::LANES).expect("a row-major buffer has no panels")
+    fn cache(&self) -> Panels {
+        self.panels_of().expect("a row-major buffer has no panels")
+    }
+
+    fn panels_of(&self) -> Option<Panels> {
+        cache_panels(self.layout, self.len, lanes(self.dtype()))
     }
 
     /// Where element `i` of the row-major order lies.
     fn place(&self, i: usize) -> usize {
-        let lanes = lanes(self.dtype());
-        let Some(panels) = cache_panels(self.layout, self.len, lanes) else { return i };
+        let Some(panels) = self.panels_of() else { return i };
         let (Layout::Keys(heads) | Layout::Values(heads)) = self.layout else { return i };
         let capacity = self.len / (heads.batch * heads.kv * heads.dim);
         let (row, dim) = (i / heads.dim, i % heads.dim);
@@ -201,7 +213,7 @@ pub struct Weight {
     store: Store,
     n: usize,
     packed: Option<Panels>,
-    lowest: i32,
+    lowest: Lowest, // [panels]
 }
 
 impl Weight {
@@ -215,9 +227,9 @@ impl Weight {
         (self.packed.expect("a vector has no panels"), self.store.get::<E>())
     }
 
-    /// The smallest exponent of a non-zero element.
-    pub fn lowest_exponent(&self) -> i32 {
-        self.lowest
+    /// At most the smallest exponent of a non-zero element of a panel.
+    pub fn lowest_exponent(&self, panel: usize) -> i32 {
+        self.lowest.0[panel]
     }
 
     /// A vector's elements.
@@ -230,13 +242,6 @@ impl Weight {
 /// Where element `i` of the row-major order lies.
 fn weight_place(packed: Option<Panels>, i: usize) -> usize {
     packed.map_or(i, |p| p.index(i / p.k, i % p.k))
-}
-
-fn lowest(data: &Tensor) -> i32 {
-    match data {
-        Tensor::Bf16(v) => bf16::lowest_exponent(v),
-        Tensor::F32(v) => f32::lowest_exponent(v),
-    }
 }
 
 /// The CPU's memory: every call is done when it returns.
@@ -252,7 +257,8 @@ impl Memory<CpuMem> for CpuMemory {
             (Layout::Keys(h) | Layout::Values(h), Some(p)) => h.batch * h.kv * p.len(),
             _ => len,
         };
-        Act { store: Store::new(dtype, stored), layout, len, lowest: NO_EXPONENT }
+        let panels = packed.map_or(0, |p| stored / p.panel_len());
+        Act { store: Store::new(dtype, stored), layout, len, lowest: Lowest::new(panels) }
     }
 
     fn alloc_ints(&mut self, len: usize) -> Ints {
@@ -263,7 +269,10 @@ impl Memory<CpuMem> for CpuMemory {
         assert!(start + data.len() <= act.len, "write: beyond the buffer");
         let places: Vec<usize> = (start..start + data.len()).map(|i| act.place(i)).collect();
         act.store.scatter(data, |i| places[i]);
-        act.lowest = act.lowest.min(lowest(data));
+        if let (Tensor::Bf16(values), Some(panels)) = (data, act.panels_of()) {
+            let noted = values.iter().zip(&places);
+            noted.for_each(|(x, at)| act.lowest.note(at / panels.panel_len(), &[*x]));
+        }
     }
 
     fn write_ints(&mut self, ints: &mut Ints, data: &[u32]) {
@@ -282,7 +291,8 @@ impl Memory<CpuMem> for CpuMemory {
     fn alloc_weight(&mut self, n: usize, k: Option<usize>, dtype: Dtype) -> Weight {
         let packed = k.map(|k| Panels { n, k, lanes: lanes(dtype) });
         let len = packed.map_or(n, |p| p.len());
-        Weight { store: Store::new(dtype, len), n, packed, lowest: NO_EXPONENT }
+        let lowest = Lowest::new(packed.map_or(0, |p| p.count()));
+        Weight { store: Store::new(dtype, len), n, packed, lowest }
     }
 
     fn write_weight(&mut self, weight: &mut Weight, first: usize, data: &Tensor) {
@@ -291,10 +301,13 @@ impl Memory<CpuMem> for CpuMemory {
         assert!(first * k + data.len() <= n * k, "write_weight: beyond it");
         match (weight.packed, data) {
             (None, _) => weight.store.scatter(data, |i| first + i),
-            (Some(panels), Tensor::Bf16(v)) => pack(panels, weight.store.get_mut(), first, v),
+            (Some(panels), Tensor::Bf16(v)) => {
+                pack(panels, weight.store.get_mut(), first, v);
+                let rows = v.chunks(k).enumerate();
+                rows.for_each(|(i, row)| weight.lowest.note((first + i) / PANEL, row));
+            }
             (Some(panels), Tensor::F32(v)) => pack(panels, weight.store.get_mut(), first, v),
         }
-        weight.lowest = weight.lowest.min(lowest(data));
     }
 
     fn weight_shape(&self, weight: &Weight) -> (usize, usize) {

@@ -1,15 +1,16 @@
 //! AVX-512, with and without BF16. `vdpbf16ps` is the contract's pair step, flushing included;
-//! without it, two FMA give the same where no partial sum can be subnormal.
+//! without it, two FMA give the same where no partial sum can be subnormal, and flush where one can.
 
 use std::arch::x86_64::*;
+use std::convert::identity;
 
 use half::bf16;
 
 use super::super::kernels::{ConvRow, DeltaStep, Kernels, ROWS, Table, Tile, TileArgs};
 use super::super::panels::PANEL;
 use super::super::{scalar, vector};
-use super::tile::{last_terms, row_kernels, tile};
-use crate::contract::{Element, Order};
+use super::tile::{last_terms, panel_len, row_end, row_kernels, tile};
+use crate::contract::{Element, Order, flush};
 use crate::op::NormForm;
 
 /// The tables that this CPU can run, slower first.
@@ -52,10 +53,16 @@ const VECTORS: usize = PANEL / 16;
 
 type Sums = [__m512; VECTORS];
 
-/// bf16 in, f32 chains of pairs with the odd term first: two FMA, or one by one where a flush may
-/// occur.
+/// bf16 in, f32 chains of pairs with the odd term first: two FMA, and a flush after each where a
+/// partial sum may be subnormal.
 fn tile_bf16(args: &TileArgs<'_, bf16>, out: &mut Tile) {
-    if args.exact { tile_pairs(args, out) } else { scalar::tile_bf16(args, out) }
+    if args.exact {
+        return tile_pairs(args, out);
+    }
+    tile_flushed(args, out);
+    if !out.is_finite(args.rows) {
+        scalar::tile_bf16(args, out);
+    }
 }
 
 /// One pair of terms of `R` rows by dot products: odd, then even. `mask` selects the terms of the
@@ -119,6 +126,56 @@ unsafe fn pair<const R: usize>(
     }
 }
 
+/// Vectors of columns that a chain with flushes advances together: more do not fit the registers.
+const FLUSHED: usize = 2;
+
+/// Zero of the same sign where the value is below 2^-125: subnormal, were it half as large.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn flush_doubled(value: __m512) -> __m512 {
+    let bits = _mm512_castps_si512(value);
+    let tiny = _mm512_testn_epi32_mask(bits, _mm512_set1_epi32(0x7F00_0000));
+    _mm512_castsi512_ps(_mm512_mask_and_epi32(bits, tiny, bits, _mm512_set1_epi32(i32::MIN)))
+}
+
+/// One pair of terms of `R` rows by two FMA that flush, on sums twice as large: there a result below
+/// the smallest normal number still has all its bits, and is rounded once.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,fma")]
+unsafe fn pair_flushed<const R: usize>(
+    x: *const bf16,
+    stride: usize,
+    panel: *const bf16,
+    acc: &mut [[__m512; FLUSHED]; R],
+    mask: i32,
+) {
+    let high = _mm512_set1_epi32(mask & !0xFFFF);
+    // SAFETY: the caller vouches for 64 elements of the panel and two of each row.
+    unsafe {
+        let double = |w| flush_doubled(_mm512_add_ps(w, w));
+        let w: [__m512i; FLUSHED] =
+            std::array::from_fn(|v| _mm512_loadu_si512(panel.add(32 * v).cast()));
+        let odd = w.map(|w| double(_mm512_castsi512_ps(_mm512_and_si512(w, high))));
+        let even = w.map(|w| double(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(w))));
+        for (r, sums) in acc.iter_mut().enumerate() {
+            let x = x.add(r * stride);
+            let x0 = _mm512_set1_ps(flush((*x).widen()));
+            let x1 = _mm512_set1_ps(flush((*x.add(1)).widen()));
+            for (v, sum) in sums.iter_mut().enumerate() {
+                let first = flush_doubled(_mm512_fmadd_ps(x1, odd[v], *sum));
+                *sum = flush_doubled(_mm512_fmadd_ps(x0, even[v], first));
+            }
+        }
+    }
+}
+
+/// A sum from what is twice as large.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn halve(sum: __m512) -> __m512 {
+    _mm512_mul_ps(sum, _mm512_set1_ps(0.5))
+}
+
 /// One term of `R` rows.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,fma")]
@@ -154,7 +211,8 @@ tile!(
     _mm512_setzero_ps,
     _mm512_loadu_ps,
     _mm512_storeu_ps,
-    _mm512_add_ps
+    _mm512_add_ps,
+    identity
 );
 tile!(
     tile_pairs,
@@ -169,7 +227,24 @@ tile!(
     _mm512_setzero_ps,
     _mm512_loadu_ps,
     _mm512_storeu_ps,
-    _mm512_add_ps
+    _mm512_add_ps,
+    identity
+);
+tile!(
+    tile_flushed,
+    rows_flushed,
+    chain_flushed,
+    bf16,
+    pair_flushed,
+    "avx512f,avx512bw,fma",
+    __m512,
+    16,
+    2,
+    _mm512_setzero_ps,
+    _mm512_loadu_ps,
+    _mm512_storeu_ps,
+    _mm512_add_ps,
+    halve
 );
 tile!(
     tile_f32,
@@ -184,5 +259,6 @@ tile!(
     _mm512_setzero_ps,
     _mm512_loadu_ps,
     _mm512_storeu_ps,
-    _mm512_add_ps
+    _mm512_add_ps,
+    identity
 );

@@ -1,12 +1,13 @@
 //! The frame of a product kernel, shared by the x86 instruction sets.
 
 /// Defines a tile: blocks of all rows together as far as the shortest goes, then each to its own
-/// end. `step` takes one group of terms for `R` rows and 64 columns' worth of `VECTORS` vectors.
+/// end. `step` takes one group of terms for `R` rows and `vectors` vectors of columns; `finish` makes
+/// a block's sum of what the steps left.
 macro_rules! tile {
     (
         $tile:ident, $rows:ident, $chain:ident, $element:ty, $step:ident, $features:literal,
         $vector:ty, $width:literal, $vectors:literal,
-        $zero:ident, $load:ident, $store:ident, $add:ident
+        $zero:ident, $load:ident, $store:ident, $add:ident, $finish:ident
     ) => {
         fn $tile(args: &TileArgs<'_, $element>, out: &mut Tile) {
             // SAFETY: reached only through the table, which exists only if the CPU has all this.
@@ -30,13 +31,19 @@ macro_rules! tile {
             let longest = terms.into_iter().max().expect("a tile has rows");
             let shortest = terms.into_iter().min().expect("a tile has rows");
             assert!(args.block.is_multiple_of(LANES), "blocks are whole groups");
-            assert!(args.panel.len() >= longest.div_ceil(LANES) * LANES * PANEL, "panel too short");
+            assert!(
+                panel_len(longest, LANES).is_some_and(|len| args.panel.len() >= len),
+                "panel too short"
+            );
             for (r, terms) in terms.iter().enumerate() {
-                assert!(args.x.len() >= r * args.stride + terms, "x too short");
+                assert!(
+                    row_end(r, args.stride, *terms).is_some_and(|end| args.x.len() >= end),
+                    "x too short"
+                );
             }
             for column in (0..PANEL).step_by($vectors * $width) {
                 for start in (0..longest).step_by(args.block) {
-                    let end = start + args.block;
+                    let end = start.saturating_add(args.block);
                     let common = shortest.min(end).max(start) / LANES * LANES;
                     let mut acc = [[$zero(); $vectors]; R];
                     // SAFETY: `start .. common` are whole groups within every row and the panel.
@@ -50,6 +57,7 @@ macro_rules! tile {
                         // SAFETY: `common .. end` lies within row `r` and the panel.
                         unsafe { $chain::<1>(args, column, r, common, end, &mut own) };
                         for (v, sum) in own[0].into_iter().enumerate() {
+                            let sum = $finish(sum);
                             let total = &mut out.0[r][column + $width * v..][..$width];
                             // SAFETY: `total` is one vector's f32 of the tile.
                             unsafe {
@@ -100,6 +108,17 @@ use half::bf16;
 
 use crate::contract::Element;
 use crate::cpu::kernels::ROWS;
+use crate::cpu::panels::PANEL;
+
+/// Elements of a panel that holds `terms` terms; none where no memory could.
+pub fn panel_len(terms: usize, lanes: usize) -> Option<usize> {
+    terms.checked_next_multiple_of(lanes)?.checked_mul(PANEL)
+}
+
+/// Where row `r` of `terms` terms ends; none where no memory could hold it.
+pub fn row_end(r: usize, stride: usize, terms: usize) -> Option<usize> {
+    r.checked_mul(stride)?.checked_add(terms)
+}
 
 /// The last term of `rows` rows, each followed by a zero. Only bf16 has groups of two.
 pub fn last_terms<E: Element>(x: &[E], at: usize, rows: usize, stride: usize) -> [bf16; 2 * ROWS] {
