@@ -9,6 +9,7 @@
 mod attention;
 mod delta;
 mod draw;
+pub mod pace;
 mod product;
 mod rowwise;
 

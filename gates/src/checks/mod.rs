@@ -243,6 +243,7 @@ pub fn prepare<'c>(gate: &'c Gate, ctx: &'c Context) -> Result<Measure<'c>, Chec
             contract::prepare(ctx, model, case)
         }
         Check::Kernels { kernel, cases } => probes::kernels(ctx, kernel, *cases),
+        Check::SubnormalWeights { panels } => kernels::pace::prepare(ctx, *panels),
         Check::Invariance { model, dtype, prompt, variant } => {
             let (dtype, prompt, side) = (*dtype, *prompt, gate.control.side);
             invariance::prepare(

@@ -81,6 +81,11 @@ pub enum Check {
         /// Random cases.
         cases: u64,
     },
+    /// Products with subnormal weights against the same with ordinary ones, in time.
+    SubnormalWeights {
+        /// Panels of the eight that hold one.
+        panels: usize,
+    },
     /// Two runs that must agree at every site.
     Invariance {
         /// The checkpoint.
