@@ -7,6 +7,11 @@
 
 pub mod forced;
 pub mod gate;
+pub mod names;
+pub mod read;
+pub mod spans;
+
+use std::borrow::Cow;
 
 use thiserror::Error;
 
@@ -163,13 +168,18 @@ pub fn localize(want: &Sites, got: &Sites) -> Result<Found, LocalizeError> {
     }
     for name in &both {
         let (a, b) = (&want[*name], &got[*name]);
-        if a.dtype != b.dtype || a.bits.len() != b.bits.len() {
+        let (first, (a, b)) = (past(want), same_rows(name, a, b));
+        let (a, b) = (a.as_ref(), b.as_ref());
+        let kept = want[*name].row_count(name).max(got[*name].row_count(name));
+        let first = first + kept - a.row_count(name);
+        if a.dtype != b.dtype || !same_shape(name, a, b) {
             let say = |x: &Bits| format!("{:?} {:?}", x.dtype, x.shape);
             let site = (*name).clone();
             return Err(LocalizeError::Shape { site, want: say(a), got: say(b) });
         }
         if a.bits != b.bits {
             let mut found = place(name, a, b);
+            found.spot.position += first;
             found.inputs = inputs(name, want);
             let missing = |site: &&String| !(want.contains_key(*site) && got.contains_key(*site));
             found.unknown = found.inputs.iter().filter(missing).cloned().collect();
@@ -177,6 +187,31 @@ pub fn localize(want: &Sites, got: &Sites) -> Result<Found, LocalizeError> {
         }
     }
     Err(LocalizeError::Equal(both.len()))
+}
+
+/// Positions that were in the cache before a trace's first row: keys that are no rows.
+fn past(sites: &Sites) -> usize {
+    let scores = sites.iter().find(|(name, bits)| keyed(name) && bits.shape.len() == 3);
+    scores.map_or(0, |(_, bits)| bits.shape[2].saturating_sub(bits.shape[1]))
+}
+
+/// Two tensors of logits, the longer cut to as many last rows as the shorter has.
+fn same_rows<'a>(site: &str, a: &'a Bits, b: &'a Bits) -> (Cow<'a, Bits>, Cow<'a, Bits>) {
+    let few = a.row_count(site).min(b.row_count(site));
+    let cut = |bits: &'a Bits| {
+        let all = bits.row_count(site);
+        match site {
+            "norm" | "lm_head" if few < all => Cow::Owned(bits.rows(site, all - few..all, 0)),
+            _ => Cow::Borrowed(bits),
+        }
+    };
+    (cut(a), cut(b))
+}
+
+/// Whether two tensors have the shape of one site: heads of a row may be joined.
+fn same_shape(site: &str, a: &Bits, b: &Bits) -> bool {
+    let joined = !keyed(site) && a.shape.first() == b.shape.first();
+    a.shape == b.shape || (joined && a.bits.len() == b.bits.len())
 }
 
 /// Refuses a side whose two traces disagree.

@@ -1,20 +1,21 @@
 //! `gates localize`: where two traces part, or what makes a gate red.
 //!
-//! Exit codes: 1 where something departs, 2 where nothing does or it cannot be told.
+//! Exit codes: 0 where nothing departs, 1 where something does, 2 where it cannot be told.
 
-use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use samebits_fixtures::golden;
+use samebits_oracle::Model;
 
 use super::{Failure, parse_ids};
 use crate::checks::CheckError;
+use crate::compare::in_order;
 use crate::context::{Context, data, replacement};
 use crate::limits::Limits;
-use crate::localize::{forced, gate, localize, sentences, steady};
+use crate::localize::read::{Trace, read};
+use crate::localize::{LocalizeError, forced, gate, localize, sentences, spans, steady};
 use crate::manifest::{Gate, Plant};
-use crate::sites::{Bits, Sites};
+use crate::sites::Sites;
 
 /// Arguments of `localize`.
 #[derive(Debug, clap::Args)]
@@ -43,14 +44,6 @@ pub struct Args {
     seed: u64,
 }
 
-fn read(path: &Path) -> Result<Sites, Failure> {
-    let tensors = golden::tensors(path).map_err(CheckError::from)?;
-    let named = |name: &str| if name == "logits" { "lm_head" } else { name }.to_owned();
-    let bits =
-        |(name, tensor): (&String, &golden::Tensor)| Some((named(name), Bits::of_golden(tensor)?));
-    Ok(tensors.iter().filter_map(bits).collect::<BTreeMap<_, _>>())
-}
-
 fn from_gate(args: &Args, id: &str, out: &mut dyn Write) -> Result<u8, Failure> {
     let ctx = Context::new(args.seed, replacement(args.model.as_ref())?, std::env::current_exe()?)?;
     let gates = Gate::all(&data("manifest"))?;
@@ -70,19 +63,88 @@ pub fn command(args: &Args, out: &mut dyn Write) -> Result<u8, Failure> {
     let [want, got] = args.traces.as_slice() else {
         return Err(Failure::Usage("two traces are compared: WANT and GOT".to_owned()));
     };
-    let (want, got) = (read(want)?, read(got)?);
+    let model = args.model.as_ref().map(|folder| Model::load(folder)).transpose();
+    let model = model.map_err(CheckError::from)?;
+    let open = |path| read(path, model.as_ref().map(Model::config));
+    let (want, got) = (open(want)?, open(got)?);
     if let Some(again) = &args.again {
-        steady(&got, &read(again)?)?;
+        for (one, again) in got.sequences.iter().zip(&open(again)?.sequences) {
+            steady(one, again)?;
+        }
     }
-    let found = localize(&want, &got)?;
-    out.write_all(sentences(&found).as_bytes())?;
-    if let Some(folder) = &args.model {
-        let model = samebits_oracle::Model::load(folder).map_err(CheckError::from)?;
-        let ids = args.ids.as_deref().map(parse_ids).transpose()?;
-        let limits = Limits::load(&data("limits.json"))?;
-        let judge = |sites| forced::judge(sites, &model, ids.as_deref(), &limits);
-        let (want, got) = (judge(&want)?, judge(&got)?);
-        out.write_all(forced::sentences(&want, &got, &found.site).as_bytes())?;
+    for (side, trace) in [("want", &want), ("got", &got)] {
+        out.write_all(said(side, trace).as_bytes())?;
     }
-    Ok(1)
+    let judge = match &model {
+        None => None,
+        Some(model) => {
+            let ids = args.ids.as_deref().map(parse_ids).transpose()?;
+            Some((model, ids, Limits::load(&data("limits.json"))?))
+        }
+    };
+    sequences(&want, &got, judge.as_ref(), out)
+}
+
+/// What was converted on reading, and what was not understood.
+fn said(side: &str, trace: &Trace) -> String {
+    let mut text = String::new();
+    for line in &trace.said {
+        text += &format!("{side}: {line}\n");
+    }
+    for (name, why) in &trace.strange {
+        text += &format!("{side}: not compared: {name}: {why}\n");
+    }
+    text
+}
+
+/// A model, ids of its run and the limits that judge it.
+type Judge<'a> = (&'a Model, Option<Vec<u32>>, Limits);
+
+/// Compares and judges every sequence; the exit code.
+fn sequences(
+    want: &Trace,
+    got: &Trace,
+    judge: Option<&Judge<'_>>,
+    out: &mut dyn Write,
+) -> Result<u8, Failure> {
+    let (a, b) = (want.sequences.len(), got.sequences.len());
+    if a != b {
+        return Err(Failure::Usage(format!("{a} sequences in one trace, {b} in the other")));
+    }
+    let mut code = 0;
+    for (i, (want, got)) in want.sequences.iter().zip(&got.sequences).enumerate() {
+        if a > 1 {
+            writeln!(out, "sequence {i}:")?;
+        }
+        out.write_all(unmatched(want, got).as_bytes())?;
+        let mut found = match localize(want, got) {
+            Err(equal @ LocalizeError::Equal(_)) => {
+                writeln!(out, "{equal}")?;
+                continue;
+            }
+            found => found?,
+        };
+        found.spot.batch = i;
+        code = 1;
+        out.write_all(sentences(&found).as_bytes())?;
+        if let Some((model, ids, limits)) = judge {
+            let of = |sites| spans::judge(sites, model, ids.as_deref(), limits);
+            let (want, got) = (of(want)?, of(got)?);
+            out.write_all(forced::sentences(&want, &got, &found.site).as_bytes())?;
+        }
+    }
+    Ok(code)
+}
+
+/// Sites that only one of two traces holds.
+fn unmatched(want: &Sites, got: &Sites) -> String {
+    let only = |side: &str, a: &Sites, b: &Sites| {
+        let names: Vec<&str> =
+            in_order(a).into_iter().filter(|n| !b.contains_key(*n)).map(String::as_str).collect();
+        if names.is_empty() {
+            return String::new();
+        }
+        format!("only in {side}: {}\n", names.join(", "))
+    };
+    only("want", want, got) + &only("got", got, want)
 }

@@ -13,6 +13,7 @@ mod readme;
 mod replay;
 mod report;
 pub mod run;
+mod sites;
 mod steps;
 mod tidy;
 
@@ -60,6 +61,8 @@ enum Command {
     Kill(kill::Args),
     /// Say where two traces part: the first op, and the smallest place in it.
     Localize(localize::Args),
+    /// Print the names and shapes of all sites of a model's run.
+    Sites(sites::Args),
     /// Answer with hashes, for the determinism gates.
     #[command(hide = true)]
     Answer(answer::Args),
@@ -98,6 +101,9 @@ pub enum Failure {
     /// A trace that does not fit a model.
     #[error(transparent)]
     Forced(#[from] crate::localize::forced::ForcedError),
+    /// A file that is no trace.
+    #[error(transparent)]
+    Trace(#[from] crate::localize::read::TraceError),
     /// A gate that leads nowhere.
     #[error(transparent)]
     Gate(#[from] crate::localize::gate::GateError),
@@ -138,6 +144,7 @@ pub fn dispatch(cli: Cli) -> ExitCode {
         Command::Calibrate(args) => calibrate::command(&args, &mut out),
         Command::Kill(args) => kill::command(&args, &mut out),
         Command::Localize(args) => localize::command(&args, &mut out),
+        Command::Sites(args) => sites::command(&args, &mut out),
         Command::Answer(args) => answer::command(&args, &mut out),
         Command::Steps(args) => steps::command(&args, &mut out),
     };

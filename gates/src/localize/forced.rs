@@ -7,9 +7,10 @@
 use std::collections::BTreeMap;
 
 use samebits::contract::Dtype;
-use samebits_oracle::{Arithmetic, Dtype as OracleDtype, Model, Rounded};
+use samebits_oracle::{Arithmetic, Config, Dtype as OracleDtype, Model, Rounded};
 use thiserror::Error;
 
+use super::names::stream_before;
 use super::{Spot, inputs, words};
 use crate::compare::in_order;
 use crate::forced::{Forced, Past};
@@ -139,7 +140,7 @@ pub fn judge(
     };
     let mut verdict = Verdict::default();
     for name in in_order(&sites) {
-        let held = inputs(name, &sites).iter().all(|input| values.contains_key(input));
+        let held = needed(name, model.config()).iter().all(|input| values.contains_key(input));
         if !held || (name == "embed_tokens" && ids.is_none()) {
             verdict.blind.push(name.clone());
             continue;
@@ -155,6 +156,18 @@ pub fn judge(
         }
     }
     Ok(verdict)
+}
+
+/// The sites that an op of a model reads, whatever a trace holds.
+fn needed(site: &str, config: &Config) -> Vec<String> {
+    let (layer, op) = split(site).unwrap_or((0, site));
+    let own = |op: &str| format!("layers.{layer}.{op}");
+    match op {
+        "norm" => vec![stream_before(config.layers)],
+        "o_proj" if config.hybrid.is_some() => vec![own("mix_gated")],
+        "attn_residual" if config.is_linear(layer) => vec![stream_before(layer), own("out_proj")],
+        _ => inputs(site, &Sites::new()),
+    }
 }
 
 /// What two verdicts say together: of the first difference, and of the first op beyond its limit.
