@@ -9,6 +9,7 @@ use samebits::contract::Dtype;
 use samebits::op::{Backend, Memory, Op, Out, Site};
 use samebits::tensor::Tensor;
 
+use crate::beyond::{self, Beyond, Counts, Quantity};
 use crate::catalogue::Defect;
 use crate::fault::{Fault, Norm, Positions, Reach, Softmax, When};
 use crate::{altered, attention, host, hybrid, rope, sums, weights};
@@ -24,6 +25,7 @@ pub struct Defective<B> {
     kept: BTreeMap<&'static str, Tensor>,
     weights: BTreeMap<&'static str, Tensor>,
     positions: BTreeMap<usize, Vec<u32>>, // of the first forward with as many rows
+    counts: Counts,
 }
 
 impl<B: Backend> Defective<B> {
@@ -36,6 +38,7 @@ impl<B: Backend> Defective<B> {
             kept: BTreeMap::new(),
             weights: BTreeMap::new(),
             positions: BTreeMap::new(),
+            counts: Counts::default(),
         }
     }
 
@@ -59,6 +62,9 @@ impl<B: Backend> Defective<B> {
             (Fault::Stale { .. } | Fault::CacheOf { .. }, op) => op == "kv_append",
             (Fault::Wrap { .. }, op) if self.defect.site.op == "k_cache" => op == "kv_append",
             (Fault::Hybrid { form }, _) => form.sees(site, &self.defect.site.op),
+            (Fault::Cut | Fault::Unwritten, "kv_append") => {
+                matches!(self.defect.site.op.as_str(), "k_cache" | "v_cache")
+            }
             (_, op) => self.defect.site.op == op,
         };
         named && self.defect.site.covers(site)
@@ -130,9 +136,54 @@ impl<B: Backend> Defective<B> {
             }
             Fault::Gain { exponent } => host::gain(b, site, op, 1.0 + 2f32.powi(-exponent)),
             Fault::ArgmaxLast => host::argmax_last(b, op),
-            Fault::Host { .. } => false,
             Fault::RowShift { form } => altered::row_shift(b, site, op, *form),
+            Fault::Lost => beyond::lost(b, site, op, self.defect.beyond),
+            Fault::Cut | Fault::Unwritten | Fault::Host { .. } => false,
         }
+    }
+
+    /// Whether the op lies beyond the defect's threshold, as far as whole ops are told apart.
+    fn reached(&mut self, site: Site, op: &Op<'_, B::M>) -> bool {
+        let Some(at) = self.defect.beyond else { return true };
+        self.counts.see(&mut self.inner, op);
+        self.counts.reached(&mut self.inner, (site, op), at)
+    }
+
+    /// Executes the op with the fault in those elements that stand beyond a number.
+    fn beyond(&mut self, site: Site, op: &mut Op<'_, B::M>, at: Beyond) {
+        let place = self.defect.site.clone();
+        let own = (site, place.op.as_str());
+        let before = match self.defect.fault {
+            Fault::Unwritten => beyond::written(&mut self.inner, own, op),
+            _ => None,
+        };
+        self.inner.exec(site, op);
+        let Some((shape, right)) = beyond::written(&mut self.inner, own, op) else { return };
+        let numbered = self.counts.stands(&mut self.inner, op, (shape, at.quantity));
+        let Some(numbered) = numbered else { return };
+        let (len, far) = (right.len(), |i: usize| numbered.beyond(i, at.from));
+        if !(0..len).any(far) {
+            return;
+        }
+        if self.defect.fault == Fault::Cut {
+            let step = if at.quantity == Quantity::Byte { shape.element_bytes } else { 1 };
+            let pick = |i| numbered.cut(i, (at.from, step));
+            beyond::overwrite(&mut self.inner, own, op, (&right, &pick));
+        } else {
+            let wrong = match before {
+                Some((_, before)) => before,
+                None if self.apply(site, op) => {
+                    let written = beyond::written(&mut self.inner, own, op);
+                    written.expect("the op writes what it wrote before").1
+                }
+                None => return,
+            };
+            let mut both = right;
+            both.extend(&wrong);
+            let pick = |i| if far(i) { len + i } else { i };
+            beyond::overwrite(&mut self.inner, own, op, (&both, &pick));
+        }
+        self.hits += 1;
     }
 
     /// A rotation by other positions.
@@ -167,8 +218,12 @@ impl<B: Backend> Backend for Defective<B> {
     type M = B::M;
 
     fn exec(&mut self, site: Site, op: &mut Op<'_, B::M>) {
-        if !self.acts_at(site) {
+        let acts = self.reached(site, op) && self.acts_at(site);
+        let within = self.defect.beyond.filter(|at| at.quantity.within_ops());
+        if !acts {
             self.inner.exec(site, op);
+        } else if let Some(at) = within {
+            self.beyond(site, op, at);
         } else if self.defect.reach == Reach::All {
             if self.apply(site, op) {
                 self.hits += 1;

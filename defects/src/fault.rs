@@ -157,6 +157,13 @@ pub enum Fault {
         /// The name.
         what: String,
     },
+    /// Numbers beyond the defect's threshold are cut: elements that stand there take the values of
+    /// those at the number modulo the threshold.
+    Cut,
+    /// Elements beyond the defect's threshold keep what the buffer held.
+    Unwritten,
+    /// Sums end at as many terms as the defect's threshold says.
+    Lost,
     /// Rows picked are others.
     RowShift {
         /// Which.

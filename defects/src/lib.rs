@@ -7,6 +7,7 @@
 
 mod altered;
 mod attention;
+mod beyond;
 mod catalogue;
 mod defective;
 mod fault;
@@ -23,6 +24,7 @@ mod weights;
 #[cfg(test)]
 mod tests;
 
+pub use beyond::{Beyond, Quantity};
 pub use catalogue::{Defect, DefectError, Pattern};
 pub use defective::Defective;
 pub use fault::{

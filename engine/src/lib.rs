@@ -12,6 +12,7 @@ pub mod commands;
 pub mod contract;
 pub mod cpu;
 pub mod generate;
+pub mod heap;
 pub mod model;
 pub mod op;
 pub mod output;

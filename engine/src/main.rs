@@ -4,7 +4,12 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use samebits::commands::{Failure, INTERRUPTED, generate, hash, inspect, logits, pin, sanity};
+use samebits::commands::{
+    Failure, INTERRUPTED, generate, hash, inspect, logits, pin, pool, sanity,
+};
+
+#[global_allocator]
+static HEAP: samebits::heap::Heap = samebits::heap::Heap("samebits");
 
 /// An exact inference engine for Qwen3: the same bits everywhere.
 #[derive(Parser)]
@@ -65,8 +70,8 @@ fn execute(command: &Command, out: &mut (dyn Write + Send)) -> Result<u8, Failur
     Ok(0)
 }
 
-fn pin_command(args: &pin::PinArgs, out: &mut dyn Write) -> Result<u8, Failure> {
-    let outcome = pin::run(args, out, sanity::reference)?;
+fn pin_command(args: &pin::PinArgs, out: &mut (dyn Write + Send)) -> Result<u8, Failure> {
+    let outcome = pool(None)?.install(|| pin::run(args, out, sanity::reference))?;
     out.flush().map_err(|e| Failure::io("stdout", e))?;
     Ok(outcome.exit_code())
 }

@@ -1,7 +1,8 @@
-//! Output files: written whole or not at all, also where the process is ended meanwhile.
+//! Output files, written whole or not at all, also where the process is ended meanwhile; and lines
+//! on stderr, which no command depends on.
 
 use std::fs::{self, File, Permissions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -44,6 +45,11 @@ pub fn write_whole(path: &Path, fill: impl FnOnce(&Path) -> io::Result<()>) -> i
     File::open(beside)?.sync_all()
 }
 
+/// Says a line on stderr. One that is full or closed does not stop a command, as `eprintln!` would.
+pub fn say(line: impl std::fmt::Display) {
+    let _ = writeln!(io::stderr(), "samebits: {line}");
+}
+
 /// Removes the files that are being filled and ends the process.
 ///
 /// The list stays locked, so that no other thread finishes a file or reports that one is gone.
@@ -54,6 +60,13 @@ pub fn abandon(exit_code: u8) -> ! {
         let _ = fs::remove_file(file);
     }
     std::process::exit(exit_code.into())
+}
+
+/// Removes the files that are being filled, unless some thread is at the list just now.
+pub(crate) fn discard() {
+    if let Ok(list) = UNFINISHED.try_lock() {
+        list.iter().for_each(|file| drop(fs::remove_file(file)));
+    }
 }
 
 /// A temporary file in `folder`, listed for as long as the second value lives.

@@ -170,7 +170,7 @@ fn a_failed_write_leaves_the_old_pin() {
 /// Output of `inspect`.
 fn inspected(model: &Path, json: bool) -> (Result<(), InspectError>, String) {
     let mut out = Vec::new();
-    let result = inspect::run(&InspectArgs { model: model.into(), json }, &mut out);
+    let result = inspect::run(&InspectArgs { model: Some(model.into()), json }, &mut out);
     (result, String::from_utf8(out).expect("UTF-8"))
 }
 

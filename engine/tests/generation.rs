@@ -210,5 +210,5 @@ fn the_embedded_template_is_chatml() {
     let chat = Chat::of(&checkpoint).expect("it has one");
     let messages = [Message { role: "user".into(), content: "Hi\nthere".into() }];
     let want = "<|im_start|>user\nHi\nthere<|im_end|>\n<|im_start|>assistant\n";
-    assert_eq!(chat.render(&messages).expect("it renders"), want);
+    assert_eq!(chat.render(&messages[..].into()).expect("it renders"), want);
 }

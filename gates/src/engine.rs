@@ -201,7 +201,7 @@ fn plan(setup: &Setup) -> Plan {
 /// The tables that a run uses, as sites: `[positions, rotary / 2]` in the run's dtype.
 pub fn rotary_sites(model: &Model<CpuMem>, setup: &Setup, positions: usize) -> Sites {
     let shape = &model.shape;
-    let own = || RotaryTables::new(shape.theta, shape.rotary_dim, positions);
+    let own = || RotaryTables::new(model.dtype, shape.theta, shape.rotary_dim, positions);
     let tables = setup.rotary.clone().unwrap_or_else(own);
     let bits = |values: &[f32]| {
         let len = positions * tables.half;

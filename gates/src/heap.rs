@@ -3,13 +3,18 @@
 //! Absent: any opinion; the allocator gates compare. The invariant: every block of the process goes
 //! through here, whatever thread asks for it, so that nothing is held or freed uncounted.
 
-use std::alloc::{GlobalAlloc, Layout, System};
+use std::alloc::{GlobalAlloc, Layout};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+/// What is counted.
+const SYSTEM: samebits::heap::Heap = samebits::heap::Heap("gates");
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
 static HELD: AtomicI64 = AtomicI64::new(0);
 
-/// The system's allocator, counted.
+/// The programs' allocator, counted.
+///
+/// A refused request ends the program in one line, as in the engine's.
 pub struct Counting;
 
 /// What was counted since the process began.
@@ -38,30 +43,30 @@ fn bytes(size: usize) -> i64 {
     size as i64
 }
 
-// SAFETY: every method hands its arguments to `System` unchanged and returns its answer; counting
-// touches only atomics and never allocates.
+// SAFETY: every method hands its arguments to the programs' allocator unchanged and returns its
+// answer; counting touches only atomics and never allocates.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(1, bytes(layout.size()));
         // SAFETY: the caller's promise about `layout` is that of `System`.
-        unsafe { System.alloc(layout) }
+        unsafe { SYSTEM.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         note(1, bytes(layout.size()));
         // SAFETY: as in `alloc`.
-        unsafe { System.alloc_zeroed(layout) }
+        unsafe { SYSTEM.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         note(0, -bytes(layout.size()));
         // SAFETY: the block came from `System` through `alloc`, with this layout.
-        unsafe { System.dealloc(block, layout) }
+        unsafe { SYSTEM.dealloc(block, layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         note(1, bytes(size) - bytes(layout.size()));
         // SAFETY: as in `dealloc`; the caller's promise about `size` is that of `System`.
-        unsafe { System.realloc(block, layout, size) }
+        unsafe { SYSTEM.realloc(block, layout, size) }
     }
 }

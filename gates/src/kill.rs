@@ -7,13 +7,15 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use samebits::checkpoint::Family;
 use samebits::contract::{Dtype, Order};
 use samebits_defects::{Defect, Fault};
+use samebits_fixtures::{HybridSpec, paths};
 use samebits_reports::{Cell, Killed, Matrix, Outcome as Fate, Run, Score};
 use serde::{Deserialize, Serialize};
 
 use crate::checks::{CheckError, Measure, prepare};
-use crate::context::Context;
+use crate::context::{Context, family};
 use crate::manifest::{Check, Gate, Plant, Source, Variant};
 use crate::sites::{Dims, LAYER_OPS};
 
@@ -30,6 +32,7 @@ fn watches(check: &Check) -> bool {
         Check::Draws
             | Check::Distribution
             | Check::LoopDraws { .. }
+            | Check::Stops { .. }
             | Check::Allocator { .. }
             | Check::HostSync { .. }
     )
@@ -43,13 +46,28 @@ fn model(check: &Check) -> Option<&Source> {
         | Check::Invariance { model, .. }
         | Check::Poison { model, .. }
         | Check::Sessions { model, .. }
+        | Check::Ideal { model, .. }
         | Check::Determinism { model, .. } => Some(model),
         _ => None,
     }
 }
 
+/// Whether the checkpoint is a hybrid: what it is drawn from says so, or its own configuration.
 fn is_hybrid(source: &Source) -> bool {
-    matches!(source, Source::EmbeddedHybrid | Source::Hybrid(_))
+    match source {
+        Source::Embedded | Source::Spec(_) => false,
+        Source::EmbeddedHybrid | Source::Hybrid(_) => true,
+        Source::Named(name) => HybridSpec::names().contains(&name.as_str()),
+        Source::Narrow(name) => {
+            family(&paths::narrow(name)).is_ok_and(|family| family == Family::Qwen3_5)
+        }
+    }
+}
+
+/// Whether a gate's own control is a fault beyond a threshold: it is as large as that needs.
+pub fn is_of_thresholds(gate: &Gate) -> bool {
+    let Plant::Defect(id) = &gate.control.plant else { return false };
+    Defect::find(id).is_ok_and(Defect::is_threshold)
 }
 
 /// Whether a gate can carry a defect of the catalogue and is quick enough to do so often.
@@ -85,6 +103,12 @@ fn asks(gate: &Gate, defect: &Defect) -> bool {
     // Fresh processes are dear: they are asked about what only they can see.
     if matches!(gate.check, Check::Determinism { .. }) {
         return defect.gates.iter().any(|kind| kind == gate.kind.name());
+    }
+    // Designed runs as large as a threshold are asked about faults beyond one, and others are too
+    // small to show them.
+    let designed = matches!(gate.check, Check::TeacherForced { .. } | Check::Poison { .. });
+    if designed && is_of_thresholds(gate) != defect.is_threshold() {
+        return false;
     }
     // Whole runs of a hybrid are asked about what a dense model does not have.
     let forced = matches!(gate.check, Check::TeacherForced { .. });

@@ -1,16 +1,17 @@
 //! What an arithmetic says of numbers and rows, and the operations that follow by loops.
 //!
 //! Deliberately absent: the order in which a model calls the operations. Invariant: a row of any
-//! result depends on that row's inputs and on `true_rows`, never on the rows beside it.
+//! result depends on that row's inputs, its place and `true_rows`, never on the rows beside it.
 
 use rayon::prelude::*;
 
-use crate::hybrid;
+use crate::few_rows::Spot;
 use crate::model::Tensor;
 use crate::ops::{
-    Conv, Decay, Delta, DeltaRule, GatedNorm, Heads, Linear, Mix, Out, PartialRope, RmsNorm, Rope,
-    Scores, Softmax, Tables,
+    Batch, Conv, Decay, Delta, DeltaRule, GatedNorm, Linear, Mix, Out, Part, PartialRope, RmsNorm,
+    Rope, Scores, Softmax, Tables,
 };
+use crate::{attention, hybrid};
 
 /// An arithmetic: how numbers are rounded, summed and exponentiated. The required methods work on
 /// numbers and rows; the provided ones are the operations, by loops.
@@ -29,6 +30,11 @@ pub trait Arithmetic: Sync {
 
     /// The sum of `x[i] * w[i]`, in blocks where that matters, rounded to what is stored.
     fn dot(&self, x: &[f64], w: &[f64], block: usize) -> f64;
+
+    /// The same sum, of an element whose place in its product may decide the order.
+    fn dot_at(&self, x: &[f64], w: &[f64], block: usize, _spot: &Spot) -> f64 {
+        self.dot(x, w, block)
+    }
 
     /// The softmax of one row.
     fn softmax_row(&self, x: &[f64]) -> Vec<f64>;
@@ -168,6 +174,11 @@ pub trait Arithmetic: Sync {
         out(self.gives_squares(), each)
     }
 
+    /// Some rows and columns of a linear, told where they stand.
+    fn linear_in(&self, op: &Linear<'_>, _part: &Part<'_>) -> Out {
+        self.linear(op)
+    }
+
     /// See [`Rope`]; `[rows, heads, head_dim]`.
     fn rope(&self, op: &Rope<'_>) -> Out {
         let half = op.head_dim / 2;
@@ -186,25 +197,14 @@ pub trait Arithmetic: Sync {
         Out { values, squares: None }
     }
 
-    /// See [`Scores`].
+    /// See [`Scores`]; one sequence.
     fn scores(&self, op: &Scores<'_>) -> Out {
-        let Heads { heads, head_dim, .. } = op.dims;
-        let (rows, keys) = op.extents();
-        let block = self.linear_block(head_dim, op.true_rows);
-        let scale = self.constant(1.0 / (head_dim as f64).sqrt());
-        let each = (0..heads * rows * keys).into_par_iter().with_min_len(64).map(|i| {
-            let (head, row, key) = (i / keys / rows, i / keys % rows, i % keys);
-            let hidden = key > op.first + row;
-            if hidden && !self.sums_hidden_keys() {
-                return (self.masked(), 0.0);
-            }
-            let q = &op.q[op.dims.query(row, head)];
-            let k = &op.k[op.dims.key(key, head)];
-            let mask = if hidden { self.masked() } else { 0.0 };
-            let score = self.plus(self.times(self.dot(q, k, block), scale), mask);
-            (score, self.spread(q, k) * scale * scale)
-        });
-        out(self.gives_squares(), each)
+        attention::scores(self, op, Batch::ALONE)
+    }
+
+    /// The scores of one sequence of a batch.
+    fn scores_in(&self, op: &Scores<'_>, _batch: Batch) -> Out {
+        self.scores(op)
     }
 
     /// See [`Softmax`].
@@ -219,23 +219,14 @@ pub trait Arithmetic: Sync {
         Out { values: rows.collect(), squares: None }
     }
 
-    /// See [`Mix`].
+    /// See [`Mix`]; one sequence.
     fn mix(&self, op: &Mix<'_>) -> Out {
-        let Heads { heads, head_dim, .. } = op.dims;
-        let (rows, keys) = op.extents();
-        let block = self.mix_block(keys, op.true_rows);
-        let columns: Vec<f64> = (0..op.dims.kv_heads * head_dim)
-            .flat_map(|c| op.v.iter().skip(c).step_by(op.dims.kv_heads * head_dim).copied())
-            .collect(); // [kv_heads, head_dim, keys]
-        let each = (0..rows * heads * head_dim).into_par_iter().with_min_len(64).map(|i| {
-            let (row, head, c) = (i / head_dim / heads, i / head_dim % heads, i % head_dim);
-            let seen = self.keys_summed(op.first + row, keys);
-            let p = (head * rows + row) * keys;
-            let v = (op.dims.kv(head) * head_dim + c) * keys;
-            let (p, v) = (&op.probs[p..p + seen], &columns[v..v + seen]);
-            (self.dot(p, v, block), self.spread(p, v))
-        });
-        out(self.gives_squares(), each)
+        attention::mix(self, op, Batch::ALONE)
+    }
+
+    /// The mix of one sequence of a batch.
+    fn mix_in(&self, op: &Mix<'_>, _batch: Batch) -> Out {
+        self.mix(op)
     }
 
     /// `silu` of every element.
@@ -323,7 +314,7 @@ fn norm_rows(op: &RmsNorm<'_>, row: impl Fn(&[f64]) -> Vec<f64> + Sync + Send) -
     Out { values: op.x.par_chunks(n).flat_map_iter(row).collect(), squares: None }
 }
 
-fn out(given: bool, each: impl IndexedParallelIterator<Item = (f64, f64)>) -> Out {
+pub(crate) fn out(given: bool, each: impl IndexedParallelIterator<Item = (f64, f64)>) -> Out {
     let (values, squares): (_, Vec<f64>) = each.unzip();
     Out { values, squares: given.then_some(squares) }
 }

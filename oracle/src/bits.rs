@@ -6,7 +6,7 @@
 
 use crate::dtype::{Dtype, Order};
 pub use crate::exact::{exp, log1p};
-pub use crate::rotary::{inverse_frequencies, rotary_table};
+pub use crate::rotary::{cos_sin_bf16, inverse_frequencies, rotary_table, rotary_table_bf16};
 
 /// f32 to the nearest bf16, ties to even; subnormals stay, NaN becomes `0x7FC0`.
 pub fn round_bf16(x: f32) -> f32 {

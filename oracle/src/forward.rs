@@ -8,8 +8,8 @@ use crate::config::{Config, Hybrid};
 use crate::dtype::Array;
 use crate::model::Model;
 use crate::ops::{
-    Conv, Decay, DeltaRule, GatedNorm, Heads, Linear, Mix, Out, PartialRope, RmsNorm, Rope, Scores,
-    Softmax, Tables,
+    Batch, Conv, Decay, DeltaRule, GatedNorm, Heads, Linear, Mix, Out, Part, PartialRope, RmsNorm,
+    Rope, Scores, Softmax, Tables,
 };
 use crate::trace::{Recorder, State, Trace};
 
@@ -30,7 +30,7 @@ pub(crate) struct Run<'a> {
     model: &'a Model,
     c: &'a Config,
     arith: &'a dyn Arithmetic,
-    batch: usize,
+    batch: Batch,
     cache: Vec<Cache>, // by layer
     pub tables: Tables,
     pub recorder: Recorder<'a>,
@@ -40,7 +40,7 @@ impl<'a> Run<'a> {
     pub(crate) fn new(
         model: &'a Model,
         arith: &'a dyn Arithmetic,
-        batch: usize,
+        batch: Batch,
         tables: Tables,
         recorder: Recorder<'a>,
     ) -> Self {
@@ -72,8 +72,11 @@ impl<'a> Run<'a> {
         }
         let h = self.norm("norm", &hidden, &x);
         let wanted = rows.iter().filter_map(|r| r.checked_sub(first)).filter(|r| *r < n);
-        let h: Vec<f64> = wanted.flat_map(|r| &h[r * c.hidden..][..c.hidden]).copied().collect();
-        self.linear("lm_head", n, &h);
+        let wanted: Vec<usize> = wanted.collect();
+        let h: Vec<f64> =
+            wanted.iter().flat_map(|r| &h[r * c.hidden..][..c.hidden]).copied().collect();
+        let logits = self.product("lm_head", n, &wanted, &h);
+        self.put("lm_head", &[wanted.len(), c.vocab], logits);
     }
 
     fn attention(&mut self, layer: usize, n: usize, h: &[f64]) -> Vec<f64> {
@@ -98,9 +101,9 @@ impl<'a> Run<'a> {
         self.cache[layer].k.extend(k);
         self.cache[layer].v.extend(v);
         let (Cache { k, v, .. }, keys) = (&self.cache[layer], first + n);
-        let s = a.scores(&Scores { q: &q, k, dims, first, true_rows: n });
+        let s = a.scores_in(&Scores { q: &q, k, dims, first, true_rows: n }, self.batch);
         let p = a.softmax(&Softmax { scores: &s.values, rows: n, keys, first });
-        let mix = a.mix(&Mix { probs: &p.values, v, dims, first, true_rows: n });
+        let mix = a.mix_in(&Mix { probs: &p.values, v, dims, first, true_rows: n }, self.batch);
         let square = [c.heads, n, keys];
         self.recorder.put_square(&at("scores"), square, &s, a.masked());
         self.recorder.put_square(&at("probs"), square, &p, 0.0);
@@ -174,30 +177,38 @@ impl<'a> Run<'a> {
         self.put(site, shape, out)
     }
 
-    /// The linear of a site on the given rows of a forward of `new` tokens.
+    /// The linear of a site on all rows of a forward of `new` tokens.
     fn linear(&mut self, site: &str, new: usize, x: &[f64]) -> Vec<f64> {
-        let out = self.product(site, new, x);
-        let weight = self.model.weight(site).expect("a loaded model has every tensor");
-        self.put(site, &[x.len() / weight.shape[1], weight.shape[0]], out)
+        let out = self.whole_product(site, new, x);
+        let width = out.values.len() / new;
+        self.put(site, &[new, width], out)
     }
 
     /// The linear of a site whose rows the trace shows as heads.
     fn shaped(&mut self, site: &str, shape: &[usize; 3], x: &[f64]) -> Vec<f64> {
-        let out = self.product(site, shape[0], x);
+        let out = self.whole_product(site, shape[0], x);
         self.put(site, shape, out)
     }
 
-    fn product(&self, site: &str, new: usize, x: &[f64]) -> Out {
+    fn whole_product(&self, site: &str, new: usize, x: &[f64]) -> Out {
+        self.product(site, new, &(0..new).collect::<Vec<_>>(), x)
+    }
+
+    /// The linear of a site on those `tokens` of a forward of `new` that `x` holds.
+    fn product(&self, site: &str, new: usize, tokens: &[usize], x: &[f64]) -> Out {
         let weight = self.model.weight(site).expect("a loaded model has every tensor");
         let (n, k) = (weight.shape[0], weight.shape[1]);
-        let rows = x.len() / k;
-        let mut out = Out { values: vec![0.0; rows * n], squares: None };
+        let Batch { sequences, sequence } = self.batch;
+        let rows: Vec<usize> = tokens.iter().map(|token| sequence * new + token).collect();
+        let mut out = Out { values: vec![0.0; rows.len() * n], squares: None };
         for from in (0..n).step_by(WEIGHT_ROWS) {
             let to = n.min(from + WEIGHT_ROWS);
             let stored = weight.values(from * k..to * k);
-            let part: Vec<f64> = stored.into_iter().map(|x| self.arith.round(x)).collect();
-            let op = Linear { x, weight: &part, k, true_rows: self.batch * new };
-            let part = self.arith.linear(&op);
+            let cast: Vec<f64> = stored.into_iter().map(|x| self.arith.round(x)).collect();
+            let op = Linear { x, weight: &cast, k, true_rows: sequences * new };
+            let weight_start = weight.start();
+            let part = Part { rows: &rows, first_column: from, columns: n, weight_start };
+            let part = self.arith.linear_in(&op, &part);
             let columns = |whole: &mut [f64], part: &[f64]| {
                 for (whole, part) in whole.chunks_mut(n).zip(part.chunks(to - from)) {
                     whole[from..to].copy_from_slice(part);
@@ -205,7 +216,7 @@ impl<'a> Run<'a> {
             };
             columns(&mut out.values, &part.values);
             if let Some(part) = &part.squares {
-                let whole = out.squares.get_or_insert_with(|| vec![0.0; rows * n]);
+                let whole = out.squares.get_or_insert_with(|| vec![0.0; rows.len() * n]);
                 columns(whole, part);
             }
         }

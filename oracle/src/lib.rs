@@ -22,6 +22,7 @@
 //! Invariant: nothing here looks at a value to decide an order of summation.
 
 mod arithmetic;
+mod attention;
 mod bitwise;
 mod chunk;
 mod config;
@@ -33,10 +34,12 @@ mod model;
 mod product;
 mod real;
 mod rotary;
+mod rotary_exceptions;
 mod run;
 mod trace;
 
 pub mod bits;
+pub mod few_rows;
 pub mod ops;
 
 pub use arithmetic::Arithmetic;

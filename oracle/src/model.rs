@@ -62,11 +62,12 @@ pub enum OracleError {
 }
 
 /// One stored tensor, row-major.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Tensor {
     /// Extents, outermost first.
     pub shape: Vec<usize>,
     data: Data,
+    start: usize, // floats from a 16-byte boundary of its file
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -79,18 +80,28 @@ impl Tensor {
     /// A tensor of bf16 bit patterns.
     pub fn from_bf16(shape: Vec<usize>, bits: Vec<u16>) -> Self {
         assert_eq!(shape.iter().product::<usize>(), bits.len(), "tensor: shape and data differ");
-        Self { shape, data: Data::Bf16(bits) }
+        Self { shape, data: Data::Bf16(bits), start: 0 }
     }
 
     /// A tensor of f32 values.
     pub fn from_f32(shape: Vec<usize>, values: &[f32]) -> Self {
         assert_eq!(shape.iter().product::<usize>(), values.len(), "tensor: shape and data differ");
-        Self { shape, data: Data::F32(values.iter().map(|x| x.to_bits()).collect()) }
+        let data = Data::F32(values.iter().map(|x| x.to_bits()).collect());
+        Self { shape, data, start: 0 }
     }
 
     /// Number of elements.
     pub fn count(&self) -> usize {
         self.shape.iter().product()
+    }
+
+    /// Floats from a 16-byte boundary to where Transformers has it in an f32 run: it reads f32
+    /// weights from the mapped file, and allocates what it casts at a boundary.
+    pub(crate) fn start(&self) -> usize {
+        match self.data {
+            Data::F32(_) => self.start,
+            Data::Bf16(_) => 0,
+        }
     }
 
     /// The stored values of a range of elements, exact.
@@ -102,6 +113,13 @@ impl Tensor {
             Data::Bf16(d) => d[range].iter().map(|&u| widen(u32::from(u) << 16)).collect(),
             Data::F32(d) => d[range].iter().map(|&u| widen(u)).collect(),
         }
+    }
+}
+
+/// Equal values of one dtype, wherever they were stored.
+impl PartialEq for Tensor {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.shape, &self.data) == (&other.shape, &other.data)
     }
 }
 
@@ -271,7 +289,9 @@ fn read_shard(path: &Path, into: &mut BTreeMap<String, Tensor>) -> Result<(), Or
             Stored::F32 => Data::F32(words.iter().map(|b| u32::from_le_bytes(*b)).collect()),
             other => return Err(tensor_error(name, &format!("dtype {other:?}"))),
         };
-        let tensor = Tensor { shape: view.shape().to_vec(), data };
+        // Maps begin at a page, so that an offset in the file tells what an address is short of.
+        let start = (view.data().as_ptr().addr() - bytes.as_ptr().addr()) / 4 % 4;
+        let tensor = Tensor { shape: view.shape().to_vec(), data, start };
         if into.insert(name.to_owned(), tensor).is_some() {
             return Err(tensor_error(name, "is stored twice"));
         }

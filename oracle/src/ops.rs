@@ -30,6 +30,34 @@ pub struct Linear<'a> {
     pub true_rows: usize,
 }
 
+/// Where the rows and columns of a [`Linear`] stand in the product of the whole forward: in f32,
+/// Transformers sums a few rows or columns by rules of their own.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// Of each row of `x`, its number in the forward (batch x new tokens).
+    pub rows: &'a [usize],
+    /// The first column computed.
+    pub first_column: usize,
+    /// Columns of the whole product.
+    pub columns: usize,
+    /// Floats from a 16-byte boundary to the whole weight, where the library reads it.
+    pub weight_start: usize,
+}
+
+/// Which sequence of a batch an attention is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// Sequences in the forward.
+    pub sequences: usize,
+    /// This one, from 0.
+    pub sequence: usize,
+}
+
+impl Batch {
+    /// A forward of one sequence.
+    pub const ALONE: Self = Self { sequences: 1, sequence: 0 };
+}
+
 /// `w * (x / sqrt(mean(x^2) + eps))`, row by row.
 #[derive(Clone, Copy, Debug)]
 pub struct RmsNorm<'a> {

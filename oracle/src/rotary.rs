@@ -1,11 +1,12 @@
-//! The rotary table of the contract: inverse frequencies, angles, cos and sin, all f32.
+//! The rotary table of the contract: inverse frequencies, angles, cos and sin in f32, and in bf16.
 //!
-//! Deliberately absent: lists of exceptions, scaled rotary kinds. Invariant: the first
-//! `32 * floor(n / 32)` of the `n = head_dim / 2` powers come from the two-float scheme of a vector
-//! library, the rest are correctly rounded.
+//! Deliberately absent: scaled rotary kinds. Invariants: the first `32 * floor(n / 32)` of the
+//! `n = head_dim / 2` powers come from the two-float scheme of a vector library, the rest are
+//! correctly rounded; so are cos and sin in f32, and in bf16 but for the listed angles.
 
-use crate::bits::power_of_two;
+use crate::bits::{power_of_two, round_bf16};
 use crate::exact;
+use crate::rotary_exceptions::{COSINES, SINES};
 
 /// An unevaluated sum of two f32, high part first.
 type Two = (f32, f32);
@@ -23,9 +24,35 @@ pub fn inverse_frequencies(theta: f32, head_dim: usize) -> Vec<f32> {
 
 /// `(cos, sin)` of `inverse frequency * position`, f32, each `[positions, head_dim / 2]`.
 pub fn rotary_table(theta: f32, head_dim: usize, positions: usize) -> (Vec<f32>, Vec<f32>) {
+    angles(theta, head_dim, positions).into_iter().map(exact::cos_sin).unzip()
+}
+
+/// The same in bf16, as torch rounds its own cos and sin.
+pub fn rotary_table_bf16(theta: f32, head_dim: usize, positions: usize) -> (Vec<f32>, Vec<f32>) {
+    angles(theta, head_dim, positions).into_iter().map(cos_sin_bf16).unzip()
+}
+
+/// `(cos, sin)` of an angle in bf16: the exact value rounded once to f32 and once more, and at the
+/// listed angles the other of its two neighbours.
+pub fn cos_sin_bf16(angle: f32) -> (f32, f32) {
+    let (cos, sin) = exact::cos_sin(angle);
+    let round = |exact: f32, listed: &[u32]| match listed.binary_search(&angle.to_bits()) {
+        Ok(_) => other_bf16(exact),
+        Err(_) => round_bf16(exact),
+    };
+    (round(cos, &COSINES), round(sin, &SINES))
+}
+
+/// Of the two bf16 values around `x`, the one that it does not round to.
+fn other_bf16(x: f32) -> f32 {
+    let below = x.to_bits() & 0xFFFF_0000;
+    let other = if round_bf16(x).to_bits() == below { below + 0x1_0000 } else { below };
+    f32::from_bits(other)
+}
+
+fn angles(theta: f32, head_dim: usize, positions: usize) -> Vec<f32> {
     let inverse = inverse_frequencies(theta, head_dim);
-    let angles = (0..positions).flat_map(|p| inverse.iter().map(move |i| i * p as f32));
-    angles.map(exact::cos_sin).unzip()
+    (0..positions).flat_map(|p| inverse.iter().map(move |i| i * p as f32)).collect()
 }
 
 fn two_float_pow(base: f32, exponent: f32) -> f32 {

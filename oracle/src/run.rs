@@ -10,6 +10,7 @@ use crate::arithmetic::Arithmetic;
 use crate::dtype::Array;
 use crate::forward::Run;
 use crate::model::{Model, OracleError};
+use crate::ops::Batch;
 use crate::real::rounded_tables;
 use crate::trace::{Recorder, Trace};
 
@@ -38,6 +39,9 @@ pub struct RunOptions {
     pub pieces: Option<Vec<usize>>,
     /// Sequences in each forward (1 if absent): the true rows of a linear are batch x new tokens.
     pub batch: Option<usize>,
+    /// Which sequence of the batch this is: in f32, few rows of a width that is no multiple of 4
+    /// are summed by their place in the forward.
+    pub sequence: usize,
     /// cos and sin in place of the arithmetic's own, each `[positions, rotary_dim / 2]`; they are
     /// rounded to the dtype of the run.
     pub rotary: Option<(Vec<f32>, Vec<f32>)>,
@@ -79,7 +83,8 @@ pub fn run(
         first: 0,
         trace: Trace::default(),
     };
-    let mut run = Run::new(model, arith, opts.batch.unwrap_or(1), tables, recorder);
+    let batch = Batch { sequences: opts.batch.unwrap_or(1), sequence: opts.sequence };
+    let mut run = Run::new(model, arith, batch, tables, recorder);
     for (site, t) in [("rotary.cos", &run.tables.cos), ("rotary.sin", &run.tables.sin)] {
         if run.recorder.keeps(site) {
             let shape = vec![t.len() / (c.rotary_dim / 2), c.rotary_dim / 2];
@@ -116,6 +121,7 @@ fn check(
         (tokens.iter().all(|&t| (t as usize) < c.vocab), "an id is outside the vocabulary"),
         (cut, "the forwards are not the sequence"),
         (opts.batch != Some(0), "a batch of no sequence"),
+        (opts.sequence < opts.batch.unwrap_or(1).max(1), "a sequence outside the batch"),
         (rows.is_sorted_by(|a, b| a < b), "logit rows do not ascend"),
         (rows.iter().all(|&r| r < tokens.len()), "a logit row is outside the sequence"),
         (opts.rotary.as_ref().is_none_or(|t| long(t) && whole(t)), "rotary tables do not fit"),

@@ -204,6 +204,33 @@ fn inverse_frequencies_are_torchs() {
 }
 
 #[test]
+fn cos_and_sin_in_bf16_are_torchs() {
+    // (angle, torch's cos, torch's sin), bf16 bits; each first one has a neighbour that is exact.
+    let measured = [
+        (0x3DEE_091Bu32, 0x3F7E, 0x3DEE),
+        (0x3DEE_091A, 0x3F7E, 0x3DED),
+        (0x3D80_058A, 0x3F7F, 0x3D80),
+        (0x3D80_0589, 0x3F80, 0x3D80),
+    ];
+    for (angle, cos, sin) in measured {
+        let got = cos_sin_bf16(f32::from_bits(angle));
+        let bits = [got.0, got.1].map(|x| x.to_bits() >> 16);
+        assert_eq!(bits, [cos, sin], "angle {angle:08X}");
+    }
+    // Theta 1e6, heads of 128: torch's tables of positions to 17,000, hashed; and where they are
+    // not the f32 tables rounded.
+    let (cos, sin) = rotary_table_bf16(1e6, 128, 17_000);
+    assert_eq!([hash(&cos), hash(&sin)], [0x1ED3_7167_7C7B_2B25, 0xA2D8_0E69_F4B2_2B25]);
+    let exact = rotary_table(1e6, 128, 17_000);
+    let apart = |bf16: &[f32], f32: &[f32]| -> Vec<(usize, usize)> {
+        let differ = |i: &usize| bf16[*i] != round_bf16(f32[*i]);
+        (0..bf16.len()).filter(differ).map(|i| (i / 64, i % 64)).collect()
+    };
+    assert_eq!(apart(&cos, &exact.0), []);
+    assert_eq!(apart(&sin, &exact.1), [(2_954, 8), (16_522, 48)]);
+}
+
+#[test]
 fn sigmoid_and_sum_of_squares_are_torchs() {
     let x = numbers(16_384);
     let y: Vec<f32> = x.iter().map(|x| sigmoid(x * 30.0)).collect();

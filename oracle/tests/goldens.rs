@@ -6,7 +6,6 @@
 mod golden;
 
 use golden::{cached, differing, distance, golden, ids, model, swapped};
-use safetensors::SafeTensors;
 use samebits_oracle::ops::{Heads, Linear, Mix, RmsNorm, Rope, Scores, Softmax};
 use samebits_oracle::{Arithmetic, Bits, Dtype, Ideal, Keep, Order, Rounded, RunOptions, run};
 
@@ -114,28 +113,28 @@ fn ideal_equals_the_honest_f64_logits() {
 
 /// cos and sin are torch's own: it computes them with an error of up to an ulp.
 #[test]
-fn f32_logits_of_the_long_prompt_are_those_of_transformers() {
-    let bytes = include_bytes!("data/rotary_1e6_32.f32.safetensors");
-    let tables = SafeTensors::deserialize(bytes).expect("a safetensors file");
-    let table = |name: &str| -> Vec<f32> {
-        let view = tables.tensor(name).expect("cos and sin");
-        view.data().as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
-    };
+fn f32_logits_prefill_and_cached_are_those_of_transformers() {
+    let tables = golden("narrow.rotary.safetensors");
+    let table =
+        |name: &str| -> Vec<f32> { tables[name].values.iter().map(|x| *x as f32).collect() };
     let arith = Bits { order: Order::Transformers, dtype: Dtype::F32 };
     for name in ["qwen3_tied", "qwen3_untied"] {
         let (model, golden) = (model(name), golden(&format!("{name}.fp32.safetensors")));
-        let ids = &ids(&golden, 33)[..33];
-        let rotary = Some((table("cos"), table("sin")));
-        let opts = RunOptions { rotary, ..RunOptions::default() };
-        let trace = run(&model, &arith, ids, &opts).expect("golden ids");
-        let want = &golden["L33/logits"].values;
-        assert_eq!(differing(&trace.logits().values, want), 0, "{name}");
-        let own = run(&model, &arith, ids, &RunOptions::default()).expect("golden ids");
-        let (off, size) =
-            (distance(&own.logits().values, want), distance(want, &[0.0; 33 * VOCAB]));
-        println!("{name}: own tables {off:e} of {size}");
-        // Measured 8e-6 of logits up to 15; the two tables differ by an ulp here and there.
-        assert!(off > 0.0 && off < 4e-5 * size, "{name}: {off:e}");
+        for n in PROMPTS {
+            let ids = &ids(&golden, n);
+            let want = |what: &str| golden[&format!("L{n}/{what}")].values.clone();
+            let want = [want("logits"), want("decode/logits")].concat();
+            let rotary = Some((table("rotary.cos"), table("rotary.sin")));
+            let opts = RunOptions { rotary, decode_from: Some(n), ..RunOptions::default() };
+            let trace = run(&model, &arith, ids, &opts).expect("golden ids");
+            assert_eq!(differing(&trace.logits().values, &want), 0, "{name}, prompt of {n}");
+            let own = cached(&model, &arith, ids, n, Keep::Logits);
+            let (off, size) =
+                (distance(&own.logits().values, &want), distance(&want, &vec![0.0; want.len()]));
+            println!("{name}, prompt of {n}: own tables {off:e} of {size}");
+            // Measured 8e-6 of logits up to 15; the two tables differ by an ulp here and there.
+            assert!(off > 0.0 && off < 4e-5 * size, "{name}: {off:e}");
+        }
     }
 }
 

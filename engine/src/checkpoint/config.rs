@@ -12,7 +12,7 @@ use serde_json::Value;
 pub use super::fault::ConfigError;
 pub(super) use super::fault::Fault;
 use super::fields::{Fields, id, mistyped, shown};
-use super::generation_keys::GENERATION;
+use super::generation::GENERATION;
 use super::hybrid::{self, Family, LayerKinds, Linear, Place};
 use super::json::{self, one_line};
 use super::rope;
@@ -78,7 +78,9 @@ impl Config {
     /// # Errors
     /// The first thing that is malformed, contradictory or not supported.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        Ok(Self::read(&json::parse(text).map_err(Fault::Json)?)?)
+        let config = Self::read(&json::parse(text).map_err(Fault::Json)?)?;
+        rope::reducible(&config)?;
+        Ok(config)
     }
 
     fn read(json: &Value) -> Result<Self, Fault> {
@@ -285,7 +287,7 @@ fn dtype(fields: &Fields<'_>, notices: &mut Vec<String>) -> Result<Option<Dtype>
 }
 
 /// Stop ids: one, a list, or none.
-fn eos(fields: &Fields<'_>) -> Result<Option<Vec<u32>>, Fault> {
+pub(super) fn eos(fields: &Fields<'_>) -> Result<Option<Vec<u32>>, Fault> {
     match fields.get("eos_token_id") {
         None | Some(Value::Null) => Ok(None),
         Some(Value::Array(ids)) => {

@@ -13,11 +13,14 @@ macro_rules! files {
     };
 }
 
+/// The name of the default model.
+pub const EMBEDDED: &str = "tiny-qwen3";
+
 /// The models by name, the default one first: a trained Qwen3 of 1.5 million parameters, and a
 /// trained hybrid of 2 million.
 pub(super) const MODELS: [(&str, Files); 2] = [
     (
-        "tiny-qwen3",
+        EMBEDDED,
         files!["tiny-qwen3":
             "config.json",
             "generation_config.json",

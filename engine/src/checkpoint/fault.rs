@@ -1,6 +1,7 @@
 //! What may be wrong with a configuration: one sentence each, with the key and what it holds.
 
 use super::config::MODEL_TYPES;
+use crate::contract::LARGEST_ANGLE;
 
 /// Why a configuration is refused, in one line.
 #[derive(Debug, thiserror::Error)]
@@ -50,15 +51,15 @@ pub(super) enum Fault {
     )]
     Flags { inside: bool, outside: bool },
     #[error(
-        "partial_rotary_factor is stated twice: {inner} ({dict}) takes effect, {outer} is at top \
-         level"
-    )]
-    Factors { inner: f64, outer: f64, dict: &'static str },
-    #[error(
         "partial_rotary_factor {factor} of head_dim {head_dim} rotates {width} dims; it must be an \
          even number from 2 to head_dim"
     )]
     Rotary { factor: f64, head_dim: usize, width: i64 },
+    #[error(
+        "rope_theta {theta} turns by {angle:e} over {positions} positions; rotary tables are exact \
+         below {LARGEST_ANGLE:e}"
+    )]
+    Angle { theta: f64, angle: f32, positions: usize },
     #[error("layer_types has {found} entries, num_hidden_layers is {layers}")]
     LayerTypes { found: usize, layers: usize },
     #[error("quantization_config {method}: quantised weights are not supported")]

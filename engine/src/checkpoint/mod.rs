@@ -16,7 +16,7 @@ mod fault;
 mod fields;
 mod fileset;
 mod folder;
-mod generation_keys;
+mod generation;
 pub mod hashing;
 mod head;
 mod header;
@@ -37,6 +37,7 @@ use std::path::Path;
 pub use config::{Config, ConfigError};
 pub use dtype::StorageDtype;
 pub use error::{CheckpointError, ReadError};
+pub use generation::{GENERATION_CONFIG, GenerationConfig};
 pub use hybrid::{Family, LayerKinds, Linear};
 pub use pages::{Extent, PAGE_BYTES, PageIndex, ShardFile, TensorInfo};
 pub use roles::{LayerRole, Role};
@@ -44,6 +45,7 @@ pub use source::{FileSource, Source, StaticSource};
 
 use crate::contract::Dtype;
 use config::Fault;
+pub use embedded::EMBEDDED;
 use embedded::MODELS;
 use error::Refusal;
 use fileset::FileSet;
@@ -119,6 +121,18 @@ impl Checkpoint {
     /// As [`Self::open_as`].
     pub fn find(name: &Path, dtype: Option<Dtype>) -> Result<Self, CheckpointError> {
         Self::admit(Folder::find(name)?, dtype)
+    }
+
+    /// Admits what a user names, as [`Self::find`]; without a name the first model that is part of
+    /// the program.
+    ///
+    /// # Errors
+    /// As [`Self::open_as`].
+    pub fn named(name: Option<&Path>, dtype: Option<Dtype>) -> Result<Self, CheckpointError> {
+        match name {
+            Some(name) => Self::find(name, dtype),
+            None => Self::embedded_as(dtype),
+        }
     }
 
     fn admit(folder: Folder, dtype: Option<Dtype>) -> Result<Self, CheckpointError> {
@@ -205,6 +219,23 @@ impl Checkpoint {
     /// If it is there and cannot be read.
     pub fn side_file(&self, name: &str) -> Result<Option<Vec<u8>>, CheckpointError> {
         self.folder.bytes(name)
+    }
+
+    /// The text of another file of the folder, such as `chat_template.jinja`; `None` if it is
+    /// absent.
+    ///
+    /// # Errors
+    /// If it is there and cannot be read, or is no text.
+    pub fn side_text(&self, name: &str) -> Result<Option<String>, CheckpointError> {
+        self.folder.text(name)
+    }
+
+    /// What generation_config.json says; `None` where there is none.
+    ///
+    /// # Errors
+    /// If it is there and cannot be read or understood.
+    pub fn generation_config(&self) -> Result<Option<GenerationConfig>, CheckpointError> {
+        GenerationConfig::read(&self.folder)
     }
 
     /// Fails if a weight file is not what it was when it was admitted.

@@ -179,7 +179,9 @@ const WHOLE: [(Role, &str, &[Dim]); 3] = [
 /// The prefix of a text model's tensors.
 pub(super) const PLAIN: &str = "model.";
 /// The same within a composite model.
-pub(super) const NESTED: &str = "model.language_model.";
+const NESTED: &str = "model.language_model.";
+/// The same of a text model that was saved without its head.
+const BARE: &str = "";
 
 impl LayerRole {
     /// The parts of a layer that is attention or not, in the order of the forward pass.
@@ -237,10 +239,13 @@ impl Role {
         if name == Self::LmHead.row().0 {
             return Some((Self::LmHead, PLAIN));
         }
-        let (prefix, rest) = match (family, name.strip_prefix(NESTED)) {
-            (Family::Qwen3_5, Some(rest)) => (NESTED, rest),
-            _ => (PLAIN, name.strip_prefix(PLAIN)?),
+        // Longest first: each is the start of the one before, or of all.
+        let prefixes: &[&'static str] = match family {
+            Family::Qwen3 => &[PLAIN, BARE],
+            Family::Qwen3_5 => &[NESTED, PLAIN, BARE],
         };
+        let strip = |prefix: &&'static str| Some((*prefix, name.strip_prefix(*prefix)?));
+        let (prefix, rest) = prefixes.iter().find_map(strip)?;
         let whole = WHOLE.iter().filter(|row| row.0 != Self::LmHead);
         if let Some(&(role, ..)) = whole.clone().find(|row| row.1 == rest) {
             return Some((role, prefix));

@@ -10,10 +10,11 @@
 
 use serde_json::{Map, Value};
 
-use super::config::Fault;
+use super::config::{Config, Fault};
 use super::fields::{Fields, mistyped, shown};
 use super::hybrid::Family;
 use super::json::one_line;
+use crate::contract::{LARGEST_ANGLE, largest_angle};
 
 const FACTOR: &str = "partial_rotary_factor";
 
@@ -58,7 +59,7 @@ pub(super) fn resolve(
             partial(fields.get(FACTOR), FACTOR, head_dim, notices)?;
             head_dim
         }
-        Family::Qwen3_5 => width(fields, effective, head_dim)?,
+        Family::Qwen3_5 => width(fields, effective, head_dim, notices)?,
     };
     let mut stated = Vec::new();
     for dict in [&scaling, &parameters].into_iter().flatten() {
@@ -84,6 +85,16 @@ pub(super) fn resolve(
         notices.push(format!("config.json: no rope_theta, the default {DEFAULT_THETA} applies"));
     }
     Ok(Rope { theta: value, source, width })
+}
+
+/// Refuses angles that the exact tables cannot reduce, over all positions of the model.
+///
+/// # Errors
+/// The base, and the angle that is reached.
+pub(super) fn reducible(config: &Config) -> Result<(), Fault> {
+    let (theta, positions) = (config.rope_theta, config.max_position_embeddings);
+    let angle = largest_angle(theta, config.rotary_dim, positions);
+    if angle < LARGEST_ANGLE { Ok(()) } else { Err(Fault::Angle { theta, angle, positions }) }
 }
 
 /// The object under `key`; `None` where it is absent, `null` or empty.
@@ -136,8 +147,14 @@ fn default_type(
     Ok(())
 }
 
-/// The width that a hybrid rotates: that part of a head, truncated.
-fn width(fields: &Fields<'_>, dict: Option<&Dict<'_>>, head_dim: usize) -> Result<usize, Fault> {
+/// The width that a hybrid rotates: that part of a head, truncated. The object's factor takes
+/// effect; the library writes its default beside it at top level, whatever the object says.
+fn width(
+    fields: &Fields<'_>,
+    dict: Option<&Dict<'_>>,
+    head_dim: usize,
+    notices: &mut Vec<String>,
+) -> Result<usize, Fault> {
     let number = |value: &Value| match value.as_f64() {
         Some(factor) => Ok(factor),
         None => Err(mistyped(FACTOR, "a number", value)),
@@ -148,7 +165,10 @@ fn width(fields: &Fields<'_>, dict: Option<&Dict<'_>>, head_dim: usize) -> Resul
     if let (Some(inner), Some(outer), Some(dict)) = (inner, outer, dict)
         && inner != outer
     {
-        return Err(Fault::Factors { inner, outer, dict: dict.name });
+        notices.push(format!(
+            "config.json: {FACTOR} {inner} ({}) takes effect, {outer} at top level does not",
+            dict.name
+        ));
     }
     let factor = inner.or(outer).unwrap_or(DEFAULT_FACTOR);
     let width = (head_dim as f64 * factor) as i64;

@@ -4,11 +4,11 @@ use std::io;
 
 use thiserror::Error;
 
-use crate::checkpoint::CheckpointError;
 use crate::checkpoint::pin::PinError;
+use crate::checkpoint::{CheckpointError, GENERATION_CONFIG};
 use crate::commands::inspect::InspectError;
 use crate::commands::pin::PinCommandError;
-use crate::generate::{ChatError, GenerateError, SamplerError, StopError, TextError};
+use crate::generate::{ChatError, GenerateError, SamplerError, TextError};
 use crate::model::{Budget, RunError};
 
 /// Exit code of a failed comparison.
@@ -37,9 +37,6 @@ pub enum Failure {
     /// A generation was refused or stopped.
     #[error(transparent)]
     Generate(#[from] GenerateError),
-    /// Stop ids cannot be determined.
-    #[error(transparent)]
-    Stop(#[from] StopError),
     /// Text cannot be turned into ids or back.
     #[error(transparent)]
     Text(#[from] TextError),
@@ -49,6 +46,9 @@ pub enum Failure {
     /// A sampling parameter is out of range.
     #[error(transparent)]
     Sampler(#[from] SamplerError),
+    /// A file asks for what would be another output than the order promises.
+    #[error("{GENERATION_CONFIG} asks for {0}, which --order transformers would have to follow")]
+    Wishes(String),
     /// A word of the command line is wrong.
     #[error("{0}")]
     Usage(String),
@@ -65,6 +65,9 @@ pub enum Failure {
         /// The limit.
         have: u64,
     },
+    /// The system gives no more threads.
+    #[error("threads cannot be started: {0}")]
+    Threads(String),
     /// A file or the standard output cannot be read or written.
     #[error("{what}: {source}")]
     Io {
@@ -99,17 +102,17 @@ impl Failure {
             Self::Checkpoint(error)
             | Self::Run(RunError::Checkpoint(error))
             | Self::Generate(GenerateError::Run(RunError::Checkpoint(error)))
-            | Self::Stop(StopError::Checkpoint(error))
             | Self::Text(TextError::Checkpoint(error))
             | Self::Chat(ChatError::Checkpoint(error)) => error.exit_code(),
-            Self::Stop(_) | Self::Text(TextError::Tokenizer(_)) => REFUSED,
+            Self::Text(TextError::Tokenizer(_) | TextError::Added(_)) => REFUSED,
+            Self::Wishes(_) => REFUSED,
             Self::Chat(ChatError::Malformed(_) | ChatError::Template(_)) => REFUSED,
             Self::Generate(GenerateError::Nan { .. }) => FAILED,
             Self::Generate(_) | Self::Text(_) | Self::Chat(_) | Self::Sampler(_) => USAGE,
             Self::Pin(error) => error.exit_code(),
             Self::Run(_) | Self::Usage(_) => USAGE,
             Self::Mismatch(_) => FAILED,
-            Self::Memory { .. } => EXHAUSTED,
+            Self::Memory { .. } | Self::Threads(_) => EXHAUSTED,
             Self::Io { source, .. } => match source.kind() {
                 io::ErrorKind::StorageFull
                 | io::ErrorKind::OutOfMemory

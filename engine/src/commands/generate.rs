@@ -10,31 +10,26 @@ use std::time::Instant;
 use serde::Serialize;
 
 use super::failure::Failure;
+use super::prompts::PromptArgs;
 use super::settings::RunArgs;
-use crate::checkpoint::Checkpoint;
-use crate::contract::CONTRACT;
+use crate::checkpoint::{Checkpoint, GENERATION_CONFIG};
+use crate::contract::{CONTRACT, Order};
 use crate::generate::{
-    Chat, Finish, Message, Request, Sampler, Sampling, Sequence, StopIds, Stream, Text, TextError,
-    generate,
+    Finish, Request, Sampler, Sampling, Sequence, StopIds, Stream, Text, TextError, generate, room,
 };
+use crate::output::say;
 
 /// Arguments of `generate`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct GenerateArgs {
     /// Folder of the model; the embedded one unless given.
     pub model: Option<PathBuf>,
-    /// The text to continue; repeat for a batch of equal lengths in tokens.
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
-    pub prompt: Vec<String>,
-    /// A file with the text to continue; repeat for a batch.
-    #[arg(long, value_name = "FILE")]
-    pub prompt_file: Vec<PathBuf>,
-    /// Put each prompt through the checkpoint's chat template, as the user's message.
-    #[arg(long)]
-    pub chat: bool,
-    /// Most new tokens of a sequence.
-    #[arg(long, value_name = "N", default_value_t = 128)]
-    pub max_new: usize,
+    /// What to continue.
+    #[command(flatten)]
+    pub prompts: PromptArgs,
+    /// Most new tokens of a sequence; 128 unless given.
+    #[arg(long, value_name = "N")]
+    pub max_new: Option<usize>,
     /// Sample at this temperature; 0 is greedy.
     #[arg(long, value_name = "T", allow_hyphen_values = true)]
     pub temperature: Option<f32>,
@@ -60,6 +55,9 @@ pub struct GenerateArgs {
     #[command(flatten)]
     pub run: RunArgs,
 }
+
+/// Most new tokens where nothing is said.
+const DEFAULT_NEW: usize = 128;
 
 /// What `--json` prints.
 #[derive(Debug, Serialize)]
@@ -96,28 +94,26 @@ struct Timings {
 /// # Errors
 /// Anything wrong with the words, the model or the output; logits that hold a NaN.
 pub fn command(args: &GenerateArgs, out: &mut (dyn Write + Send)) -> Result<(), Failure> {
-    let checkpoint = match &args.model {
-        Some(dir) => Checkpoint::find(dir, args.run.dtype)?,
-        None => Checkpoint::embedded_as(args.run.dtype)?,
-    };
+    let checkpoint = Checkpoint::named(args.model.as_deref(), args.run.dtype)?;
     let sampler = sampler(args)?;
     let stop = StopIds::of(&checkpoint, &args.stop)?;
     let text = tokenizer(&checkpoint, args)?;
-    let mut settings = args.run.with_prompts(prompts(args, &checkpoint, text.as_ref())?)?;
-    let context = checkpoint.config().max_position_embeddings;
-    settings.generated = Some(args.max_new.min(context));
-    notices(&checkpoint, &stop, args);
-    let start = Instant::now();
-    let (mut cpu, model) = settings.load(&checkpoint)?;
-    let loaded = start.elapsed();
+    let prompts = args.prompts.ids(&args.run, &checkpoint, text.as_ref())?;
+    let mut settings = args.run.with_prompts(prompts)?;
     let request = Request {
         prompts: settings.prompts.clone(),
-        max_new: args.max_new,
-        context,
+        max_new: args.max_new.unwrap_or(DEFAULT_NEW),
+        context: checkpoint.config().max_position_embeddings,
         sampler,
         stop: stop.ids.clone(),
         chunk: settings.plan.chunk,
     };
+    settings.generated = Some(room(checkpoint.config().vocab_size, &request)?);
+    wishes(&checkpoint, args)?;
+    notices(&checkpoint, &stop, args);
+    let start = Instant::now();
+    let (mut cpu, model) = settings.load(&checkpoint)?;
+    let loaded = start.elapsed();
     let mut printer =
         Printer { live: !args.json && request.prompts.len() == 1, ..Printer::new(out) };
     let mut first = None;
@@ -173,63 +169,46 @@ fn sampler(args: &GenerateArgs) -> Result<Sampler, Failure> {
 fn tokenizer(checkpoint: &Checkpoint, args: &GenerateArgs) -> Result<Option<Text>, Failure> {
     match Text::of(checkpoint) {
         Ok(text) => Ok(Some(text)),
-        Err(TextError::Missing(_)) if args.prompt.is_empty() && args.prompt_file.is_empty() => {
-            Ok(None)
-        }
+        Err(TextError::Missing(_)) if !args.prompts.needs_text() => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-/// All prompts as ids: texts, then files, then lists of ids.
-fn prompts(
-    args: &GenerateArgs,
-    checkpoint: &Checkpoint,
-    text: Option<&Text>,
-) -> Result<Vec<Vec<u32>>, Failure> {
-    let mut texts = args.prompt.clone();
-    for file in &args.prompt_file {
-        let read = std::fs::read_to_string(file);
-        texts.push(read.map_err(|e| Failure::io(format!("--prompt-file {}", file.display()), e))?);
-    }
-    if args.chat {
-        if !args.run.ids.is_empty() || !args.run.ids_file.is_empty() {
-            return Err(Failure::Usage("--chat: a template needs text, not token ids".into()));
-        }
-        let chat = Chat::of(checkpoint)?;
-        for text in &mut texts {
-            let message = Message { role: "user".into(), content: std::mem::take(text) };
-            *text = chat.render(&[message])?;
-        }
-    }
-    let mut prompts = Vec::new();
-    for (at, prompt) in texts.iter().enumerate() {
-        let ids = text.expect("text prompts need a tokenizer").encode(prompt)?;
-        if ids.is_empty() {
-            return Err(Failure::Usage(format!("prompt {at} is empty: it has no tokens")));
-        }
-        prompts.push(ids);
-    }
-    prompts.extend(args.run.prompts()?);
-    if prompts.is_empty() {
-        return Err(Failure::Usage("no prompt: give --prompt, --prompt-file or --ids".into()));
-    }
-    Ok(prompts)
-}
-
-/// Says on stderr where stop ids come from, and which of the file's wishes are not followed.
+/// Says on stderr where stop ids come from, and what else is decided where.
 fn notices(checkpoint: &Checkpoint, stop: &StopIds, args: &GenerateArgs) {
     let source = stop.source.name();
     if stop.ids.is_empty() {
-        eprintln!("samebits: no stop id in {source}: generation ends at its length");
+        say(format!("no stop id in {source}: generation ends at its length"));
     } else {
-        eprintln!("samebits: stop ids {:?} from {source}", stop.ids);
+        say(format!("stop ids {:?} from {source}", stop.ids));
     }
-    for notice in checkpoint.notices() {
-        eprintln!("samebits: {notice}");
-    }
+    checkpoint.notices().iter().for_each(say);
     if args.temperature.is_none() {
-        eprintln!("samebits: greedy; give --temperature to sample");
+        say("greedy; give --temperature to sample");
     }
+}
+
+/// Names what generation_config.json asks for and is not done; in Transformers' order a refusal.
+fn wishes(checkpoint: &Checkpoint, args: &GenerateArgs) -> Result<(), Failure> {
+    let Some(config) = checkpoint.generation_config()? else { return Ok(()) };
+    let decisions = [
+        (args.temperature.is_some(), &["do_sample", "temperature"][..]),
+        (args.top_k.is_some(), &["top_k"]),
+        (args.top_p.is_some(), &["top_p"]),
+        (args.min_p.is_some(), &["min_p"]),
+        (args.max_new.is_some(), &["max_new_tokens", "max_length"]),
+    ];
+    let decided = decisions.iter().filter(|(given, _)| *given).flat_map(|(_, keys)| *keys);
+    let decided: Vec<&str> = decided.copied().collect();
+    let wishes = config.unfollowed(&decided, args.temperature.map(|t| t > 0.0)).join(", ");
+    if wishes.is_empty() {
+        return Ok(());
+    }
+    if args.run.order == Some(Order::Transformers) {
+        return Err(Failure::Wishes(wishes));
+    }
+    say(format!("{GENERATION_CONFIG} asks for what is not done: {wishes}"));
+    Ok(())
 }
 
 /// Prints a single sequence's text as it arrives.
@@ -261,7 +240,7 @@ impl<'a> Printer<'a> {
 
     fn finish(&mut self, text: Option<&Text>) -> Result<(), Failure> {
         if !self.silent.is_empty() {
-            eprintln!("samebits: ids the tokenizer does not know: {:?}", self.silent);
+            say(format!("ids the tokenizer does not know: {:?}", self.silent));
         }
         match text {
             Some(text) if self.live => {
@@ -286,7 +265,7 @@ fn end(out: &mut dyn Write, sequences: &[Sequence]) -> Result<(), Failure> {
             Finish::Stop => "a stop id",
             Finish::Length => "length",
         };
-        eprintln!("samebits: {} new tokens, ended by {why}", ids.len());
+        say(format!("{} new tokens, ended by {why}", ids.len()));
     }
     Ok(())
 }

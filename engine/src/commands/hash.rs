@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::failure::Failure;
 use super::logits::rotary_taps;
-use super::settings::RunArgs;
+use super::settings::ForwardArgs;
 use crate::checkpoint::Checkpoint;
 use crate::contract::CONTRACT;
 use crate::cpu::{Cpu, CpuMem};
@@ -25,7 +25,7 @@ pub struct HashArgs {
     pub model: Option<PathBuf>,
     /// The run.
     #[command(flatten)]
-    pub run: RunArgs,
+    pub run: ForwardArgs,
 }
 
 /// What `hash` prints. All but `run` is the same on every machine.

@@ -11,12 +11,13 @@ use serde::Serialize;
 
 use crate::checkpoint::pin::{PIN_FILE, Pin, PinError};
 use crate::checkpoint::{Checkpoint, CheckpointError, LayerRole, PAGE_BYTES, Role, TensorInfo};
+use crate::generate::StopIds;
 
 /// Arguments of `inspect`.
 #[derive(Debug, clap::Args)]
 pub struct InspectArgs {
-    /// Folder of the model, in Hugging Face layout.
-    pub model: PathBuf,
+    /// Folder of the model; the embedded one unless given.
+    pub model: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -46,6 +47,9 @@ pub struct Inspection {
     head: Head,
     run_dtype: &'static str,
     eos_token_ids: Option<Vec<u32>>,
+    /// What ends a generation, and the file that says so.
+    stop_ids: Vec<u32>,
+    stop_source: &'static str,
     /// By role; layers are counted together.
     roles: Vec<RoleRow>,
     /// By stored dtype.
@@ -128,8 +132,13 @@ enum PinState {
 /// # Errors
 /// The refusal, or a failing output.
 pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<(), InspectError> {
-    let checkpoint = match Checkpoint::find(&args.model, None) {
-        Ok(checkpoint) => checkpoint,
+    let read = |checkpoint: Checkpoint| {
+        let stop = StopIds::of(&checkpoint, &[])?;
+        Ok((checkpoint, stop))
+    };
+    let named = Checkpoint::named(args.model.as_deref(), None).and_then(read);
+    let (checkpoint, stop) = match named {
+        Ok(both) => both,
         Err(error) => {
             if args.json {
                 let reason = error.to_string();
@@ -142,7 +151,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<(), InspectError> 
             return Err(error.into());
         }
     };
-    let inspection = Inspection::of(&checkpoint);
+    let inspection = Inspection::of(&checkpoint, stop);
     if args.json {
         let data = serde_json::to_string_pretty(&inspection).map_err(io::Error::from)?;
         writeln!(out, "{data}")?;
@@ -154,7 +163,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<(), InspectError> 
 
 impl Inspection {
     /// Gathers what `checkpoint` is.
-    pub fn of(checkpoint: &Checkpoint) -> Self {
+    fn of(checkpoint: &Checkpoint, stop: StopIds) -> Self {
         let (config, index) = (checkpoint.config(), checkpoint.index());
         let layers = config.num_hidden_layers;
         let mut dtypes = BTreeMap::<_, Sum>::new();
@@ -205,6 +214,8 @@ impl Inspection {
             },
             run_dtype: checkpoint.dtype().name(),
             eos_token_ids: config.eos_token_ids.clone(),
+            stop_source: stop.source.name(),
+            stop_ids: stop.ids,
             roles: roles(checkpoint),
             dtypes,
             total,
@@ -250,9 +261,9 @@ impl Inspection {
         let tie = if self.head.tied { "tied" } else { "untied" };
         writeln!(out, "head      {tie}, reads {}", self.head.tensor)?;
         writeln!(out, "dtype     {} run", self.run_dtype)?;
-        match &self.eos_token_ids {
-            Some(ids) => writeln!(out, "stop ids  {ids:?} (config.json)")?,
-            None => writeln!(out, "stop ids  none in config.json")?,
+        match (&self.stop_ids[..], self.stop_source) {
+            ([], source) => writeln!(out, "stop ids  none in {source}")?,
+            (ids, source) => writeln!(out, "stop ids  {ids:?} ({source})")?,
         }
         for row in &self.roles {
             let (shape, role) = (format!("{:?}", row.shape), &row.role);

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::failure::Failure;
-use super::settings::{RunArgs, Settings};
+use super::settings::{ForwardArgs, Settings};
 use crate::contract::{CONTRACT, Dtype, RotaryTables};
 use crate::model::{Logits, ROTARY_COS, ROTARY_SIN, Shape, run};
 use crate::output::write_whole;
@@ -17,11 +17,11 @@ use safetensors::tensor::View;
 /// Arguments of `logits`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LogitsArgs {
-    /// Folder of the model, in Hugging Face layout.
-    pub model: PathBuf,
+    /// Folder of the model; the embedded one unless given.
+    pub model: Option<PathBuf>,
     /// The run.
     #[command(flatten)]
-    pub run: RunArgs,
+    pub run: ForwardArgs,
     /// Write tensor `logits` `[rows, vocab]` here, in safetensors.
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
@@ -36,7 +36,7 @@ pub struct LogitsArgs {
 /// Anything wrong with the words, the model or the output; nothing is left half-written.
 pub fn command(args: &LogitsArgs) -> Result<(), Failure> {
     let settings = args.run.settings()?;
-    let checkpoint = settings.open(Some(&args.model))?;
+    let checkpoint = settings.open(args.model.as_deref())?;
     let (mut cpu, model) = settings.load(&checkpoint)?;
     let batch = settings.prompts.len();
     let (logits, mut taps) = settings.pool.install(|| {
@@ -82,7 +82,7 @@ fn split_heads(site: &str, tap: &mut Tap, shape: &Shape) {
 /// The rotary tables of a run, under their sites' names.
 pub fn rotary_taps(shape: &Shape, dtype: Dtype, settings: &Settings) -> BTreeMap<String, Tap> {
     let positions = settings.prompts[0].len();
-    let tables = RotaryTables::new(shape.theta, shape.rotary_dim, positions);
+    let tables = RotaryTables::new(dtype, shape.theta, shape.rotary_dim, positions);
     let tap = |values: &[f32]| {
         let data = Tensor::from_f32(dtype, values);
         Tap { shape: vec![positions, tables.half], data }

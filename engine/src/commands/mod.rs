@@ -5,6 +5,7 @@
 //! interrupted.
 
 mod failure;
+mod prompts;
 mod settings;
 
 pub mod generate;
@@ -15,4 +16,4 @@ pub mod pin;
 pub mod sanity;
 
 pub use failure::{Failure, INTERRUPTED};
-pub use settings::{RunArgs, Settings, parse_ids};
+pub use settings::{ForwardArgs, RunArgs, Settings, parse_ids, pool};

@@ -10,12 +10,13 @@ use std::path::PathBuf;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::checkpoint::pin::{Difference, Pin, PinError, Reference};
-use crate::checkpoint::{Checkpoint, CheckpointError, hashing};
+use crate::checkpoint::{Checkpoint, CheckpointError, EMBEDDED, hashing};
 
 /// Arguments of `pin`.
 #[derive(Debug, clap::Args)]
 pub struct PinArgs {
-    /// Folder of the model, in Hugging Face layout; or the name of an embedded one.
+    /// Folder of the model, or the name of an embedded one.
+    #[arg(default_value = EMBEDDED)]
     pub model: PathBuf,
     /// Write the pin here; otherwise it goes to stdout.
     #[arg(long, value_name = "FILE", conflicts_with = "check")]

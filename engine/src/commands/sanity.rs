@@ -60,10 +60,7 @@ fn answer(settings: &Settings, logits: &Logits) -> Reference {
 /// A refused checkpoint; an answer that holds a NaN or is not the expected one.
 pub fn command(args: &SanityArgs, out: &mut dyn Write) -> Result<(), Failure> {
     let expected = args.expect.as_ref().map(|file| Pin::load(file)).transpose()?;
-    let checkpoint = match &args.model {
-        Some(dir) => Checkpoint::find(dir, None)?,
-        None => Checkpoint::embedded()?,
-    };
+    let checkpoint = Checkpoint::named(args.model.as_deref(), None)?;
     let config = checkpoint.config();
     let settings = settings_for(config.vocab_size)?;
     let (mut cpu, model) = settings.load(&checkpoint)?;
@@ -89,6 +86,9 @@ pub fn command(args: &SanityArgs, out: &mut dyn Write) -> Result<(), Failure> {
     text += &format!("prompt    {}\nargmax    {}\n", list(&got.ids), list(&got.argmax));
     let (loss, uniform) = (loss(&logits, &got.ids), (config.vocab_size as f64).ln());
     text += &format!("loss      {loss:.4} nats a token (ln vocab is {uniform:.4})\n");
+    if let Some(notice) = nothing_said(&logits, loss, uniform) {
+        text += &format!("notice    {notice}\n");
+    }
     text += &format!("logits    sha256 {}\n", got.logits_sha256);
     out.write_all(text.as_bytes()).map_err(|e| Failure::io("stdout", e))?;
     if let Some(row) = got.argmax.iter().position(|id| *id == u32::MAX) {
@@ -150,6 +150,27 @@ fn loss(logits: &Logits, ids: &[u32]) -> f64 {
         max + sum.ln() - at(ids[row + 1] as usize)
     };
     (0..rows).map(nll).sum::<f64>() / rows as f64
+}
+
+/// What a loss of ln(vocab) or rows of equal logits mean: the model answers nothing.
+fn nothing_said(logits: &Logits, loss: f64, uniform: f64) -> Option<String> {
+    let [_, rows, vocab] = logits.shape;
+    let flat = |row: &usize| {
+        let first = logits.logits.get(row * vocab);
+        (1..vocab).all(|i| logits.logits.get(row * vocab + i) == first)
+    };
+    match (0..rows).filter(flat).count() {
+        0 if loss.to_bits() == uniform.to_bits() => {
+            Some("the loss is ln(vocab) to all digits: the logits carry nothing".into())
+        }
+        0 => None,
+        all if all == rows => Some(
+            "all logits of every row are equal: the loss is ln(vocab) to all digits and the \
+             logits carry nothing"
+                .into(),
+        ),
+        some => Some(format!("all logits of {some} of {rows} rows are equal: they carry nothing")),
+    }
 }
 
 fn list(ids: &[u32]) -> String {

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::failure::{Failure, Need};
-use crate::checkpoint::{Checkpoint, Config};
+use crate::checkpoint::Checkpoint;
 use crate::contract::{Dtype, Order};
 use crate::cpu::{Cpu, CpuMem, Kernels};
-use crate::model::{Budget, DEFAULT_CHUNK, Limits, Model, Plan, RunError, Shape};
+use crate::model::{Budget, DEFAULT_CHUNK, Limits, Model, Plan, Shape, check_prompts};
 
 /// Options of a run.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -26,9 +26,6 @@ pub struct RunArgs {
     /// hybrid's F32 rates and gated norms to the run's dtype.
     #[arg(long, value_enum, default_value = "invariant")]
     pub order: Option<Order>,
-    /// Run the first N ids as one prefill and the rest one by one through the cache.
-    #[arg(long, value_name = "N")]
-    pub decode_from: Option<usize>,
     /// Threads; all cores unless given.
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
@@ -41,6 +38,37 @@ pub struct RunArgs {
     /// Most memory for weights, caches and activations, such as 2GiB.
     #[arg(long, value_name = "SIZE")]
     pub ram: Option<String>,
+}
+
+/// Options of a run over given ids.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ForwardArgs {
+    /// What every run has.
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// Run the first N ids as one prefill and the rest one by one through the cache.
+    #[arg(long, value_name = "N")]
+    pub decode_from: Option<usize>,
+}
+
+impl ForwardArgs {
+    /// Checks everything that does not need the model.
+    ///
+    /// # Errors
+    /// As [`RunArgs::with_prompts`]; no prompt; a first piece that is no part of the prompt.
+    pub fn settings(&self) -> Result<Settings, Failure> {
+        let mut settings = self.run.settings()?;
+        let len = settings.prompts[0].len();
+        if let Some(first) = self.decode_from {
+            if !(1..=len).contains(&first) {
+                let text =
+                    format!("--decode-from {first}: a prompt of {len} ids allows 1 to {len}");
+                return Err(Failure::Usage(text));
+            }
+            settings.plan.pieces = Plan::decode_from(first, len).pieces;
+        }
+        Ok(settings)
+    }
 }
 
 /// A run, checked and ready.
@@ -67,7 +95,7 @@ impl RunArgs {
     ///
     /// # Errors
     /// A word that is no id, number, size or kernel table; a file that cannot be read.
-    pub fn settings(&self) -> Result<Settings, Failure> {
+    fn settings(&self) -> Result<Settings, Failure> {
         let prompts = self.prompts()?;
         if prompts.is_empty() {
             return Err(Failure::Usage("no prompt: give --ids or --ids-file".into()));
@@ -98,17 +126,10 @@ impl RunArgs {
     /// # Errors
     /// As [`RunArgs::settings`], but for the ids.
     pub fn with_prompts(&self, prompts: Vec<Vec<u32>>) -> Result<Settings, Failure> {
-        let len = prompts.first().map_or(0, Vec::len);
-        let mut plan = match self.decode_from {
-            None => Plan::default(),
-            Some(first) if (1..=len).contains(&first) => Plan::decode_from(first, len),
-            Some(first) => {
-                let text =
-                    format!("--decode-from {first}: a prompt of {len} ids allows 1 to {len}");
-                return Err(Failure::Usage(text));
-            }
-        };
-        plan.chunk = self.chunk;
+        if self.chunk == Some(0) {
+            return Err(Failure::Usage("--chunk 0: at least one row is needed".into()));
+        }
+        let plan = Plan { chunk: self.chunk, ..Plan::default() };
         let ram = self.ram.as_deref().map(parse_size).transpose();
         Ok(Settings {
             prompts,
@@ -129,31 +150,16 @@ impl Settings {
     /// # Errors
     /// A refused checkpoint.
     pub fn open(&self, dir: Option<&Path>) -> Result<Checkpoint, Failure> {
-        let checkpoint = match dir {
-            Some(dir) => Checkpoint::find(dir, self.dtype)?,
-            None => Checkpoint::embedded_as(self.dtype)?,
-        };
-        self.check_ids(checkpoint.config())?;
-        Ok(checkpoint)
-    }
-
-    /// Refuses ids outside the vocabulary before anything is loaded.
-    fn check_ids(&self, config: &Config) -> Result<(), Failure> {
-        let vocab = config.vocab_size;
-        for (at, prompt) in self.prompts.iter().enumerate() {
-            if let Some(position) = prompt.iter().position(|id| *id as usize >= vocab) {
-                let id = prompt[position];
-                return Err(RunError::Id { at, position, id, vocab }.into());
-            }
-        }
-        Ok(())
+        Ok(Checkpoint::named(dir, self.dtype)?)
     }
 
     /// A backend and the model loaded on it.
     ///
     /// # Errors
-    /// A run that needs more memory than `--ram` or the machine gives; an unreadable checkpoint.
+    /// Prompts that do not fit the model, before a weight is read; a run that needs more memory
+    /// than `--ram` or the machine gives; an unreadable checkpoint.
     pub fn load(&self, checkpoint: &Checkpoint) -> Result<(Cpu, Model<CpuMem>), Failure> {
+        check_prompts(checkpoint.config().vocab_size, &self.prompts)?;
         let budget = self.budget(checkpoint);
         let available = available_memory();
         let limits = [("--ram", self.ram), ("the memory available", available)];
@@ -206,14 +212,31 @@ fn kernels(name: Option<&str>) -> Result<&'static Kernels, Failure> {
     })
 }
 
-fn pool(threads: Option<usize>) -> Result<ThreadPool, Failure> {
+/// What a thread takes: its stack, and some room.
+const THREAD_BYTES: usize = 3 << 20;
+
+/// The threads of a command.
+///
+/// # Errors
+/// None asked for, or more than the system gives.
+pub fn pool(threads: Option<usize>) -> Result<ThreadPool, Failure> {
     if threads == Some(0) {
         return Err(Failure::Usage("--threads 0: at least one is needed".into()));
     }
+    // Where the system has no room for stacks, and for what a starting thread takes beside them,
+    // the allocator says so in one line; the C library would abort.
+    let threads = match threads {
+        Some(threads) => threads,
+        None => std::thread::available_parallelism().map_or(1, usize::from),
+    };
+    let mut room: Vec<u8> = Vec::new();
+    let bytes = threads.saturating_add(1).saturating_mul(THREAD_BYTES);
+    room.try_reserve_exact(bytes).map_err(|e| Failure::Threads(e.to_string()))?;
+    drop(std::hint::black_box(room));
     ThreadPoolBuilder::new()
-        .num_threads(threads.unwrap_or(0))
+        .num_threads(threads)
         .build()
-        .map_err(|e| Failure::Usage(format!("--threads: {e}")))
+        .map_err(|e| Failure::Threads(e.to_string()))
 }
 
 /// A size in bytes: a number and one of B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB.

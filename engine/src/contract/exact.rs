@@ -114,6 +114,9 @@ pub fn pow_f32(base: f32, exponent: f32) -> f32 {
     exp(ln(f64::from(base)).mul(Double::from(f64::from(exponent)))).to_f32()
 }
 
+/// Angles below this are reduced exactly: 2^20 quarters of a turn, less one.
+pub const LARGEST_ANGLE: f32 = 1_647_098.0;
+
 /// pi / 2 in three parts of 33 bits and a rest, so that `k` times a part is exact for k < 2^20.
 const HALF_PI: [f64; 4] = [
     f64::from_bits(0x3FF9_21FB_5440_0000),
@@ -126,7 +129,7 @@ const HALF_PI: [f64; 4] = [
 fn reduce(x: f32) -> (i64, Double) {
     let x = f64::from(x);
     let k = (x / std::f64::consts::FRAC_PI_2).round();
-    assert!(k.abs() < 1_048_576.0, "angle {x} is beyond the range of the reduction");
+    assert!(x.abs() < f64::from(LARGEST_ANGLE), "angle {x} is beyond the range of the reduction");
     let r = HALF_PI.iter().fold(Double::from(x), |r, part| r.add(Double::product(-k, *part)));
     (k as i64, r)
 }

@@ -10,13 +10,16 @@ mod exact;
 mod exp;
 mod powf;
 mod rotary;
+mod rotary_exceptions;
+mod small_rows;
 mod softplus;
 mod sum;
 
 pub use element::{Element, NO_EXPONENT, SUBNORMAL, cannot_flush, fma_flush};
-pub use exact::{cos_f32, pow_f32, sin_f32};
+pub use exact::{LARGEST_ANGLE, cos_f32, pow_f32, sin_f32};
 pub use exp::{exp_s, sigmoid, silu};
-pub use rotary::{RotaryTables, inv_freq};
+pub use rotary::{RotaryTables, inv_freq, largest_angle};
+pub use small_rows::{SmallProduct, SmallSum};
 pub use softplus::{decay_log, exp_f32, log1p_f32, softplus};
 pub use sum::{LANES, halving_tree, sum_of_squares};
 

@@ -6,7 +6,9 @@ use super::kernels::{ROWS, Table, Tile, TileArgs};
 use super::memory::{Act, CpuMem, Ints};
 use super::panels::PANEL;
 use super::simd::for_each_tile;
-use crate::contract::{Element, Order, cannot_flush, linear_block, mix_block};
+use crate::contract::{
+    Dtype, Element, Order, SmallProduct, SmallSum, cannot_flush, linear_block, mix_block,
+};
 use crate::op::{Heads, Kv, Span};
 
 /// Copies new keys and values to their positions of the cache.
@@ -80,6 +82,21 @@ impl<E: Element> Attention<'_, E> {
         std::array::from_fn(|r| self.summed(batch, first + r.min(count - 1)))
     }
 
+    /// The order of a score in a forward of few rows; none where chains run in blocks.
+    fn few(&self, matrix: usize, row: usize, key: usize) -> Option<SmallSum> {
+        if (self.order, E::DTYPE) != (Order::Transformers, Dtype::F32) {
+            return None;
+        }
+        let (Heads { batch, query, kv, dim }, rows) = (self.span.heads, self.span.rows.of);
+        let product = SmallProduct { rows, columns: self.keys(), terms: dim };
+        // Keys that cannot be seen as one transposed matrix are copied.
+        let copied = batch > 1 && (kv == 1 || (query == kv && self.keys() == rows));
+        match copied {
+            true => product.copied(matrix, row, key),
+            false => product.score(row, key),
+        }
+    }
+
     /// Scores of all heads: `round(round(q k) * scale) + mask`, keys beyond the cache untouched.
     pub fn scores(&self, out: &mut Act, q: &Act, cache: &Kv<CpuMem>, scale: f32) {
         let Heads { batch, query, dim, .. } = self.span.heads;
@@ -98,11 +115,16 @@ impl<E: Element> Attention<'_, E> {
                 let x = &x[..(count - 1) * query * dim + dim];
                 let longest = self.terms(b, first, count)[count - 1];
                 let exact = cannot_flush(E::lowest_exponent(x), cache.k.lowest_exponent());
+                let small = self.few(at, rows.first + first, 0).is_some();
                 for from in (0..longest).step_by(PANEL) {
                     let panel = &keys[from / PANEL * panels.panel_len()..][..panels.panel_len()];
                     let (stride, terms) = (query * dim, [dim; ROWS]);
                     let args = TileArgs { x, stride, rows: count, panel, terms, block, exact };
-                    (self.table.tile)(&args, &mut sums);
+                    if small {
+                        self.few_scores((at, first), &args, from, &mut sums);
+                    } else {
+                        (self.table.tile)(&args, &mut sums);
+                    }
                     for r in 0..count {
                         let row = &mut out[(first + r) * self.span.stride..][..self.keys()];
                         let width = (longest - from).min(PANEL);
@@ -115,6 +137,25 @@ impl<E: Element> Attention<'_, E> {
                 }
             }
         });
+    }
+
+    /// The sums of a tile of scores in a forward of few rows.
+    fn few_scores(
+        &self,
+        (matrix, first): (usize, usize),
+        args: &TileArgs<'_, E>,
+        from: usize,
+        sums: &mut Tile,
+    ) {
+        let (dim, rows) = (self.span.heads.dim, self.span.rows);
+        for r in 0..args.rows {
+            for (key, sum) in sums.0[r].iter_mut().enumerate().take(self.keys() - from) {
+                let order = self.few(matrix, rows.first + first + r, from + key);
+                let order = order.expect("every score of few rows has an order");
+                let x = &args.x[r * args.stride..];
+                *sum = order.of(dim, |i| (x[i].widen(), args.panel[i * PANEL + key].widen()));
+            }
+        }
     }
 
     /// Rounds, scales and masks the scores of keys `from ..` of one row.
@@ -151,6 +192,8 @@ impl<E: Element> Attention<'_, E> {
         let probs = probs.rows::<E>(batch * query * rows.count, stride);
         let (panels, packed) = cache.v.panels::<E>();
         let block = mix_block(self.order, E::DTYPE, self.keys(), rows.of);
+        // Values of fewer than four rows are summed in a plain loop, whatever the keys.
+        let small = rows.of < 4 && (self.order, E::DTYPE) == (Order::Transformers, Dtype::F32);
         let width = query * dim;
         let out = out.rows_mut::<E>(batch * rows.of, width);
         for (b, out) in out.chunks_mut(rows.of * width).enumerate() {
@@ -171,7 +214,11 @@ impl<E: Element> Attention<'_, E> {
                         let panel = &values[from / PANEL * panels.panel_len()..];
                         let panel = &panel[..panels.panel_len()];
                         let args = TileArgs { x, stride, rows: count, panel, terms, block, exact };
-                        (self.table.tile)(&args, &mut sums);
+                        if small {
+                            in_sequence(&args, &mut sums);
+                        } else {
+                            (self.table.tile)(&args, &mut sums);
+                        }
                         for (r, sums) in sums.0[..count].iter().enumerate() {
                             let out = &mut task.row(first + r)[from..dim.min(from + PANEL)];
                             out.iter_mut().zip(sums).for_each(|(o, sum)| *o = E::nearest_sum(*sum));
@@ -179,6 +226,17 @@ impl<E: Element> Attention<'_, E> {
                     }
                 }
             });
+        }
+    }
+}
+
+/// The sums of a tile, one term after another.
+fn in_sequence<E: Element>(args: &TileArgs<'_, E>, sums: &mut Tile) {
+    for r in 0..args.rows {
+        let x = &args.x[r * args.stride..];
+        for (column, sum) in sums.0[r].iter_mut().enumerate() {
+            let term = |i: usize| (x[i].widen(), args.panel[i * PANEL + column].widen());
+            *sum = SmallSum::Sequence.of(args.terms[r], term);
         }
     }
 }

@@ -1,10 +1,12 @@
 //! Linear layers: tiles of rows by panels, spread over threads.
 
+use rayon::prelude::*;
+
 use super::kernels::{ROWS, Table, Tile, TileArgs};
 use super::memory::{Act, Weight};
 use super::panels::PANEL;
 use super::simd::for_each_tile;
-use crate::contract::{Element, Order, cannot_flush, linear_block};
+use crate::contract::{Dtype, Element, Order, SmallProduct, cannot_flush, linear_block};
 use crate::op::Rows;
 
 const TASK_ROWS: usize = 16 * ROWS;
@@ -27,6 +29,11 @@ pub fn linear<E: Element>(
     let x = &x.rows::<E>(rows.first + rows.count, k)[rows.first * k..];
     let block = linear_block(order, E::DTYPE, k, rows.of);
     let out = out.rows_mut::<E>(rows.count, width);
+    let product = SmallProduct { rows: rows.of, columns: width, terms: k };
+    if few::<E>(order, product) {
+        let weight = |n: usize, i: usize| packed[panels.index(n, i)].widen();
+        return few_rows(out, x, (product, rows.first), weight);
+    }
     for_each_tile(out, width, [TASK_ROWS, TASK_PANELS * PANEL], |mut task| {
         let mut sums = Tile::new();
         let groups = task.rows().div_ceil(ROWS);
@@ -51,5 +58,27 @@ pub fn linear<E: Element>(
                 }
             }
         }
+    });
+}
+
+/// Whether a linear takes the orders of few rows.
+fn few<E: Element>(order: Order, product: SmallProduct) -> bool {
+    let asked = (order, E::DTYPE) == (Order::Transformers, Dtype::F32);
+    asked && product.order(0, 0).is_some()
+}
+
+/// A linear of few rows or outputs, of which `out` holds those from a row on.
+fn few_rows<E: Element>(
+    out: &mut [E],
+    x: &[E],
+    (product, first): (SmallProduct, usize),
+    weight: impl Fn(usize, usize) -> f32 + Sync,
+) {
+    let SmallProduct { columns, terms, .. } = product;
+    out.par_iter_mut().with_min_len(64).enumerate().for_each(|(at, out)| {
+        let (row, column) = (at / columns, at % columns);
+        let x = &x[row * terms..][..terms];
+        let order = product.order(first + row, column).expect("few rows have an order each");
+        *out = E::nearest_sum(order.of(terms, |i| (x[i].widen(), weight(column, i))));
     });
 }

@@ -1,11 +1,16 @@
 //! The checkpoint's chat template, rendered as Transformers renders it.
+//!
+//! Here: which template is taken, and what it is given. Absent: the template language (`jinja`,
+//! `template`, `python`, `json`). The invariant: a prompt has Transformers' bytes, or there is
+//! none.
 
-use minijinja::value::{Kwargs, Value, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, State};
+use minijinja::Error;
+use minijinja::value::{Value, ValueKind};
 use serde::Serialize;
-use serde_json::{Map, Value as Json};
 use thiserror::Error;
 
+use super::jinja::translate;
+use super::template::environment;
 use crate::checkpoint::{Checkpoint, CheckpointError};
 
 /// Why a conversation cannot be rendered.
@@ -20,7 +25,10 @@ pub enum ChatError {
     /// A file is not what it should be.
     #[error("tokenizer_config.json: {0}")]
     Malformed(String),
-    /// The template's own error.
+    /// The conversation is not what it should be.
+    #[error("{0}")]
+    Conversation(String),
+    /// The template's own error, or what is not rendered as Transformers does.
     #[error("chat template: {0}")]
     Template(String),
 }
@@ -34,13 +42,94 @@ pub struct Message {
     pub content: String,
 }
 
-/// A chat template with the special tokens it may name.
-pub struct Chat {
-    template: String,
-    tokens: Map<String, Json>,
+/// What a template is given. Dicts keep the order in which they were written.
+#[derive(Clone, Debug)]
+pub struct Conversation {
+    messages: Value,
+    tools: Value,
+    documents: Value,
+    arguments: Vec<(String, Value)>,
 }
 
-const TOKENS: [&str; 4] = ["bos_token", "eos_token", "pad_token", "unk_token"];
+impl From<&[Message]> for Conversation {
+    fn from(messages: &[Message]) -> Self {
+        let messages = Value::from_serialize(messages);
+        Self { messages, tools: none(), documents: none(), arguments: Vec::new() }
+    }
+}
+
+/// What Transformers gives a template where there are no tools or documents.
+fn none() -> Value {
+    Value::from(())
+}
+
+impl Conversation {
+    /// A list of messages, or an object with `messages` and perhaps `tools` and `documents`.
+    ///
+    /// # Errors
+    /// Text that is no JSON, or something else.
+    pub fn parse(json: &str) -> Result<Self, ChatError> {
+        let refuse = |what: String| ChatError::Conversation(what);
+        let all: Value = serde_json::from_str(json).map_err(|e| refuse(e.to_string()))?;
+        let mut found = Self::from(&[][..]);
+        if all.kind() == ValueKind::Map {
+            for key in all.try_iter().into_iter().flatten() {
+                let value = all.get_item(&key).unwrap_or_default();
+                match key.as_str() {
+                    Some("messages") => found.messages = value,
+                    Some("tools") => found.tools = value,
+                    Some("documents") => found.documents = value,
+                    _ => return Err(refuse(format!("the key {key} is not known"))),
+                }
+            }
+        } else {
+            found.messages = all;
+        }
+        let dicts = |list: &Value| {
+            let is_dict = |v: Value| v.kind() == ValueKind::Map;
+            list.kind() == ValueKind::Seq
+                && list.try_iter().is_ok_and(|mut items| items.all(is_dict))
+        };
+        if !dicts(&found.messages) || found.messages.len() == Some(0) {
+            return Err(refuse("messages are no list of objects".into()));
+        }
+        for (name, list) in [("tools", &found.tools), ("documents", &found.documents)] {
+            if !list.is_none() && !dicts(list) {
+                return Err(refuse(format!("{name} are no list of objects")));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Gives the template an argument, written as `name=value`; the value is JSON or else a text.
+    ///
+    /// # Errors
+    /// Another form, or a value that Python would read as no text.
+    pub fn argument(&mut self, written: &str) -> Result<(), ChatError> {
+        let bad = |why| ChatError::Conversation(format!("{written:?} {why}"));
+        let (name, value) = written.split_once('=').ok_or_else(|| bad("is not name=value"))?;
+        let known = ["messages", "tools", "documents"].contains(&name);
+        if name.is_empty() || known {
+            return Err(bad("cannot be an argument: --messages gives those"));
+        }
+        if ["True", "False", "None"].contains(&value) {
+            return Err(bad("is Python: write true, false or null"));
+        }
+        let value = serde_json::from_str(value).unwrap_or_else(|_| Value::from(value));
+        self.arguments.push((name.to_owned(), value));
+        Ok(())
+    }
+}
+
+/// A chat template with the special tokens it may name.
+pub struct Chat {
+    /// Of conversations without tools, and of those with.
+    templates: [String; 2],
+    tokens: Vec<(String, Value)>,
+}
+
+const TOKENS: [&str; 7] =
+    ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
 impl Chat {
     /// The template of a checkpoint: chat_template.jinja, else that of tokenizer_config.json.
@@ -49,193 +138,60 @@ impl Chat {
     /// No template, or files that cannot be read or understood.
     pub fn of(checkpoint: &Checkpoint) -> Result<Self, ChatError> {
         let malformed = |e: serde_json::Error| ChatError::Malformed(e.to_string());
-        let config = match checkpoint.side_file("tokenizer_config.json")? {
-            Some(bytes) => {
-                serde_json::from_slice::<Map<String, Json>>(&bytes).map_err(malformed)?
-            }
-            None => Map::new(),
+        let config = match checkpoint.side_text("tokenizer_config.json")? {
+            Some(text) => serde_json::from_str::<serde_json::Value>(&text).map_err(malformed)?,
+            None => serde_json::Value::Null,
         };
-        let template = match checkpoint.side_file("chat_template.jinja")? {
-            Some(bytes) => String::from_utf8(bytes).ok(),
-            None => config.get("chat_template").and_then(default_template),
+        let stated = config.get("chat_template").filter(|t| !t.is_null());
+        let named = |name: &str| match stated.and_then(serde_json::Value::as_array) {
+            Some(list) => list.iter().find(|t| t["name"] == name)?["template"].as_str(),
+            None => stated?.as_str().filter(|_| name == "default"),
+        };
+        let file = checkpoint.side_text("chat_template.jinja")?;
+        let with_tools = checkpoint.side_text("additional_chat_templates/tool_use.jinja")?;
+        let (default, with_tools) = match file {
+            Some(text) => (Some(text), with_tools),
+            None => (named("default").map(String::from), named("tool_use").map(String::from)),
         };
         let missing = || ChatError::Missing(checkpoint.dir().display().to_string());
+        let default = default.ok_or_else(missing)?;
+        let with_tools = with_tools.unwrap_or_else(|| default.clone());
         let tokens = TOKENS.iter().filter_map(|name| {
             let token = config.get(*name)?;
             let text = token.as_str().or_else(|| token.get("content")?.as_str())?;
-            Some(((*name).to_string(), Json::from(text)))
+            Some(((*name).to_string(), Value::from(text)))
         });
-        Ok(Self { template: template.ok_or_else(missing)?, tokens: tokens.collect() })
+        Ok(Self { templates: [default, with_tools], tokens: tokens.collect() })
     }
 
     /// The conversation as a prompt that asks for an answer.
     ///
     /// # Errors
     /// What the template answered.
-    pub fn render(&self, messages: &[Message]) -> Result<String, ChatError> {
-        let fail = |e: Error| ChatError::Template(format!("{e:#}").replace('\n', " "));
+    pub fn render(&self, conversation: &Conversation) -> Result<String, ChatError> {
+        let fail = |e: Error| ChatError::Template(one_line(&e.to_string()));
+        let template = &self.templates[usize::from(!conversation.tools.is_none())];
+        let source = translate(template).map_err(ChatError::Template)?;
         let mut environment = environment();
-        environment.add_template("chat", &self.template).map_err(fail)?;
-        let mut context = self.tokens.clone();
-        let messages = serde_json::to_value(messages).expect("messages are plain data");
-        context.insert("messages".into(), messages);
-        context.insert("add_generation_prompt".into(), Json::from(true));
-        let template = environment.get_template("chat").map_err(fail)?;
-        template.render(Value::from_serialize(&context)).map_err(fail)
+        environment.add_template("chat", &source).map_err(fail)?;
+        let Conversation { messages, tools, documents, arguments } = conversation;
+        let given = [("messages", messages), ("tools", tools), ("documents", documents)];
+        let context = self.tokens.iter().cloned();
+        let context = context.chain(given.map(|(name, value)| (name.to_owned(), value.clone())));
+        let context = context.chain([("add_generation_prompt".into(), Value::from(true))]);
+        let context: Value = context.chain(arguments.iter().cloned()).collect();
+        environment.get_template("chat").and_then(|t| t.render(context)).map_err(fail)
+    }
+
+    /// A template by itself, with the texts of special tokens.
+    pub fn from_text(template: &str, tokens: &[(&str, &str)]) -> Self {
+        let token = |(name, text): &(&str, &str)| ((*name).to_owned(), Value::from(*text));
+        let templates = [template.to_owned(), template.to_owned()];
+        Self { templates, tokens: tokens.iter().map(token).collect() }
     }
 }
 
-/// A template, or the one called `default` of a list of named ones.
-fn default_template(config: &Json) -> Option<String> {
-    if let Some(text) = config.as_str() {
-        return Some(text.to_string());
-    }
-    let named = config.as_array()?.iter().find(|t| t["name"] == "default")?;
-    named["template"].as_str().map(String::from)
-}
-
-/// Jinja as Transformers sets it up: blocks trimmed, loop controls, Python's string methods.
-fn environment() -> Environment<'static> {
-    let mut environment = Environment::new();
-    environment.set_trim_blocks(true);
-    environment.set_lstrip_blocks(true);
-    environment.set_unknown_method_callback(python_method);
-    environment.add_filter("tojson", to_json);
-    environment.add_function("raise_exception", |text: String| -> Result<Value, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, text))
-    });
-    environment
-}
-
-/// Python's `json.dumps(value, ensure_ascii=False)`, with an optional indent.
-fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
-    let fail = |e: serde_json::Error| Error::new(ErrorKind::BadSerialization, e.to_string());
-    let indent: Option<usize> = options.get("indent")?;
-    options.assert_all_used()?;
-    let json = serde_json::to_value(value).map_err(fail)?;
-    let text = match indent {
-        Some(width) => {
-            let spaces = " ".repeat(width);
-            let format = serde_json::ser::PrettyFormatter::with_indent(spaces.as_bytes());
-            let mut bytes = Vec::new();
-            let mut out = serde_json::Serializer::with_formatter(&mut bytes, format);
-            json.serialize(&mut out).map_err(fail)?;
-            String::from_utf8(bytes).expect("JSON is UTF-8")
-        }
-        None => {
-            let mut bytes = Vec::new();
-            let mut out = serde_json::Serializer::with_formatter(&mut bytes, PythonSpacing);
-            json.serialize(&mut out).map_err(fail)?;
-            String::from_utf8(bytes).expect("JSON is UTF-8")
-        }
-    };
-    Ok(Value::from_safe_string(text))
-}
-
-/// Python's separators: a space after each comma and colon.
-struct PythonSpacing;
-
-impl serde_json::ser::Formatter for PythonSpacing {
-    fn begin_array_value<W: std::io::Write + ?Sized>(
-        &mut self,
-        out: &mut W,
-        first: bool,
-    ) -> std::io::Result<()> {
-        if first { Ok(()) } else { out.write_all(b", ") }
-    }
-
-    fn begin_object_key<W: std::io::Write + ?Sized>(
-        &mut self,
-        out: &mut W,
-        first: bool,
-    ) -> std::io::Result<()> {
-        if first { Ok(()) } else { out.write_all(b", ") }
-    }
-
-    fn begin_object_value<W: std::io::Write + ?Sized>(
-        &mut self,
-        out: &mut W,
-    ) -> std::io::Result<()> {
-        out.write_all(b": ")
-    }
-}
-
-/// The methods of Python's strings and dicts that published templates call.
-fn python_method(
-    _state: &State<'_, '_>,
-    value: &Value,
-    method: &str,
-    args: &[Value],
-) -> Result<Value, Error> {
-    let unknown = || Error::new(ErrorKind::UnknownMethod, format!("no method {method}"));
-    let argument = |i: usize| args.get(i).and_then(Value::as_str);
-    if value.kind() == ValueKind::Map && method == "items" {
-        let pair = |key: Value| Ok(Value::from(vec![key.clone(), value.get_item(&key)?]));
-        let pairs: Result<Vec<Value>, Error> = value.try_iter()?.map(pair).collect();
-        return pairs.map(Value::from);
-    }
-    let text = value.as_str().ok_or_else(unknown)?;
-    let set: Vec<char> = argument(0).unwrap_or(" \t\n\r\x0b\x0c").chars().collect();
-    Ok(match (method, argument(0), argument(1)) {
-        ("startswith", Some(prefix), _) => text.starts_with(prefix).into(),
-        ("endswith", Some(suffix), _) => text.ends_with(suffix).into(),
-        ("strip", ..) => text.trim_matches(&set[..]).into(),
-        ("lstrip", ..) => text.trim_start_matches(&set[..]).into(),
-        ("rstrip", ..) => text.trim_end_matches(&set[..]).into(),
-        ("split", Some(by), _) => text.split(by).map(Value::from).collect::<Vec<_>>().into(),
-        ("split", None, _) => text.split_whitespace().map(Value::from).collect::<Vec<_>>().into(),
-        ("replace", Some(from), Some(to)) => text.replace(from, to).into(),
-        ("upper", ..) => text.to_uppercase().into(),
-        ("lower", ..) => text.to_lowercase().into(),
-        ("title", ..) => title(text).into(),
-        _ => return Err(unknown()),
-    })
-}
-
-/// Python's `str.title` on words divided by anything that is no letter.
-fn title(text: &str) -> String {
-    let mut inside = false;
-    let mut out = String::new();
-    for c in text.chars() {
-        if inside {
-            out.extend(c.to_lowercase());
-        } else {
-            out.extend(c.to_uppercase());
-        }
-        inside = c.is_alphabetic();
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn render(template: &str) -> Result<String, ChatError> {
-        let chat = Chat { template: template.into(), tokens: Map::new() };
-        chat.render(&[Message { role: "user".into(), content: " hi ".into() }])
-    }
-
-    #[test]
-    fn renders_as_jinja_in_python_does() {
-        for (template, want) in [
-            (
-                "{% for m in messages %}\n{{ m.role }}:{{ m['content'].strip() }}\n{% endfor %}",
-                "user:hi\n",
-            ),
-            ("  {% if add_generation_prompt %}\nx{% endif %}\n", "x"),
-            ("{{ messages | tojson }}", r#"[{"content": " hi ", "role": "user"}]"#),
-            ("{{ 'a</think>b'.split('</think>')[-1].lstrip('\\n') }}", "b"),
-            ("{{ missing }}|{{ missing is defined }}", "|False"),
-            (
-                "{% set ns = namespace(n=1) %}\
-                 {% for m in messages[::-1] %}{% set ns.n = 2 %}{% endfor %}{{ ns.n }}",
-                "2",
-            ),
-        ] {
-            assert_eq!(render(template).expect(template), want, "{template}");
-        }
-        let error = render("{{ raise_exception('no such role') }}").expect_err("it raises");
-        assert!(error.to_string().contains("no such role"), "{error}");
-    }
+/// An error of several lines in one.
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

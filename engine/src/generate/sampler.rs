@@ -114,14 +114,15 @@ impl Sampling {
     /// # Errors
     /// A row with a NaN, or without a finite logit.
     pub fn candidates(&self, logits: &Tensor) -> Result<Vec<Candidate>, NanError> {
-        let scaled: Vec<f32> =
-            (0..logits.len()).map(|i| logits.get(i) / self.temperature).collect();
-        let max = scaled.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        if scaled.iter().any(|x| x.is_nan()) || !max.is_finite() {
+        let row: Vec<f32> = (0..logits.len()).map(|i| logits.get(i)).collect();
+        let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        if row.iter().any(|x| x.is_nan()) || !max.is_finite() {
             return Err(NanError);
         }
-        let weight = |(id, x): (usize, &f32)| Candidate { id: id as u32, weight: exp_s(x - max) };
-        let mut ranked: Vec<Candidate> = scaled.iter().enumerate().map(weight).collect();
+        // The difference is taken first, so that no temperature overflows the largest logit.
+        let weight = |x: &f32| exp_s((x - max) / self.temperature);
+        let candidate = |(id, x): (usize, &f32)| Candidate { id: id as u32, weight: weight(x) };
+        let mut ranked: Vec<Candidate> = row.iter().enumerate().map(candidate).collect();
         ranked.sort_by(|a, b| b.weight.total_cmp(&a.weight).then(a.id.cmp(&b.id)));
         if self.top_k > 0 {
             ranked.truncate(self.top_k);

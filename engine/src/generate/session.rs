@@ -134,7 +134,10 @@ pub fn generate<B: Backend, E: From<GenerateError>>(
 
 /// Most new tokens of each sequence. The context ends generation: it never wraps, and no id of the
 /// prompt is ever dropped.
-fn room(vocab: usize, request: &Request) -> Result<usize, GenerateError> {
+///
+/// # Errors
+/// A request that does not fit the model; nothing of it need be loaded to know.
+pub fn room(vocab: usize, request: &Request) -> Result<usize, GenerateError> {
     let (len, context) = (check_prompts(vocab, &request.prompts)?, request.context);
     let left = context.checked_sub(len).ok_or(GenerateError::Context { len, context })?;
     Ok(request.max_new.min(left))

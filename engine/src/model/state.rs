@@ -175,7 +175,8 @@ impl<M: Mem> State<M> {
         let tables = match tables {
             Some(tables) => tables,
             None => {
-                own = RotaryTables::new(model.shape.theta, model.shape.rotary_dim, positions);
+                let (theta, dim) = (model.shape.theta, model.shape.rotary_dim);
+                own = RotaryTables::new(model.dtype, theta, dim, positions);
                 &own
             }
         };

@@ -171,7 +171,7 @@ fn f32_rates_and_norms_round_only_in_the_order_of_transformers() {
 
 /// Sites of a run's prefill that are not what their hash says, out of how many.
 fn unlike(taps: &mut Taps, spec: &HybridSpec, run: &HashRun) -> (Vec<String>, usize) {
-    let tables = RotaryTables::new(spec.theta, spec.rotary_dim(), run.prompt);
+    let tables = RotaryTables::new(Dtype::Bf16, spec.theta, spec.rotary_dim(), run.prompt);
     for (name, table) in [("rotary.cos", &tables.cos), ("rotary.sin", &tables.sin)] {
         let (shape, data) = (Vec::new(), Tensor::from_f32(Dtype::Bf16, table));
         taps.insert(name.to_owned(), samebits::trace::Tap { shape, data });

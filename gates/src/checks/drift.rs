@@ -38,7 +38,7 @@ pub fn prepare<'c>(
     let (model, reference) = (ctx.load(folder.path(), dtype)?, ctx.reference(folder.path())?);
     let dims = Dims::of(reference.config());
     let ids = prompt_ids(ctx.seed, dims.vocab, positions);
-    let tables = RotaryTables::new(model.shape.theta, model.shape.rotary_dim, positions);
+    let tables = RotaryTables::new(dtype, model.shape.theta, model.shape.rotary_dim, positions);
     let pieces: Vec<usize> = ids.chunks(PIECE).map(<[u32]>::len).collect();
     let options = RunOptions {
         pieces: Some(pieces.clone()),

@@ -4,11 +4,16 @@
 //! The invariant: how many hashes must agree follows from the shape and the length of the prompt.
 
 pub mod injected;
+pub mod logits;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use samebits::contract::Order;
+use samebits::cpu::CpuMem;
+use samebits::model::Model;
+use samebits_fixtures::Spec;
 use samebits_fixtures::golden::{self, HashGolden, HashRun};
 
 use super::{CheckError, Measure, Outcome, bitwise};
@@ -57,17 +62,7 @@ fn measure<'c>(
     order: Order,
     expected: u64,
 ) -> Result<Measure<'c>, CheckError> {
-    let folder = ctx.synthetic(&golden.spec, golden.seed)?;
-    for (file, want) in &golden.checkpoint {
-        let path = folder.path().join(file);
-        let got = samebits_reports::hash_file(&path);
-        if got.as_ref().ok() != Some(want) {
-            return Err(CheckError::missing(format!("{file} of sha256 {want}"), path.display()));
-        }
-    }
-    let dtype = dtype_of(&golden.run_dtype)
-        .ok_or_else(|| CheckError::missing(&golden.run_dtype, "the dtypes of a run"))?;
-    let model = ctx.load(folder.path(), dtype)?;
+    let model = model_of(ctx, &golden)?;
     let rotary = golden.rotary.as_deref().map(bitwise::rotary).transpose()?;
     Ok(Box::new(move |plant| {
         let (mut found, mut paths, mut hits) = (Comparison::default(), Vec::new(), 0);
@@ -88,6 +83,24 @@ fn measure<'c>(
         outcome.statistic = "hashes_differing";
         Ok(outcome)
     }))
+}
+
+/// The checkpoint of a golden, as its maker had it.
+fn model_of<R>(
+    ctx: &Context,
+    golden: &HashGolden<Spec, R>,
+) -> Result<Arc<Model<CpuMem>>, CheckError> {
+    let folder = ctx.synthetic(&golden.spec, golden.seed)?;
+    for (file, want) in &golden.checkpoint {
+        let path = folder.path().join(file);
+        let got = samebits_reports::hash_file(&path);
+        if got.as_ref().ok() != Some(want) {
+            return Err(CheckError::missing(format!("{file} of sha256 {want}"), path.display()));
+        }
+    }
+    let dtype = dtype_of(&golden.run_dtype)
+        .ok_or_else(|| CheckError::missing(&golden.run_dtype, "the dtypes of a run"))?;
+    ctx.load(folder.path(), dtype)
 }
 
 fn compare(run: &HashRun, traces: &Traces) -> Comparison {

@@ -219,6 +219,8 @@ pub fn prepare<'c>(gate: &'c Gate, ctx: &'c Context) -> Result<Measure<'c>, Chec
             hashes::recorded(ctx, file, *order, *prompt, *cached)
         }
         Check::Strangers { name } => hashes::stranger(ctx, name),
+        Check::Long { tokens, order } => hashes::logits::long(ctx, *tokens, *order),
+        Check::FewRows { name } => hashes::logits::few_rows(ctx, name),
         Check::Injected { file, prompt, cached } => {
             hashes::injected::prepare(ctx, file, *prompt, *cached)
         }
@@ -260,8 +262,9 @@ pub fn prepare<'c>(gate: &'c Gate, ctx: &'c Context) -> Result<Measure<'c>, Chec
         Check::TeacherForced { probe } => teacher::prepare(ctx, probe),
         Check::Rmsnorm { dtype } => rmsnorm::prepare(ctx, *dtype),
         Check::Order { dtype } => probes::trees(ctx, *dtype),
-        Check::Poison { model, dtype, long, short } => {
-            let case = poison::Case { dtype: *dtype, long: *long, short: *short };
+        Check::Poison { model, dtype, long, short, requests } => {
+            let (dtype, long, short, requests) = (*dtype, *long, *short, *requests);
+            let case = poison::Case { dtype, long, short, requests };
             poison::prepare(ctx, model, case)
         }
         Check::Hostile { hybrids } => admission::hostile(ctx, *hybrids),

@@ -1,13 +1,15 @@
 //! The localiser on the catalogue: how many of the defects that designed runs must show are traced
 //! to another op than the one they were planted in.
 //!
-//! The invariant: a defect that changes no designed run is work left undone, and no pass.
+//! Absent: faults beyond a threshold and the runs that are as large; they act at the same ops. The
+//! invariant: a defect that changes no designed run is work left undone, and no pass.
 
 use samebits_defects::{Defect, Fault};
 
 use super::{CheckError, Measure, Outcome};
 use crate::compare::at;
 use crate::context::{Context, data};
+use crate::kill::is_of_thresholds;
 use crate::localize::{Found, localize};
 use crate::manifest::{Check, Gate, Plant};
 use crate::probe::{MODEL_SEED, Stage};
@@ -18,7 +20,7 @@ fn stages(ctx: &Context) -> Result<Vec<(Stage, Vec<Sites>)>, CheckError> {
     let gates = Gate::all(&data("manifest"))?;
     let null = Defect::find("null")?;
     let mut all = Vec::new();
-    for gate in &gates {
+    for gate in gates.iter().filter(|gate| !is_of_thresholds(gate)) {
         let Check::TeacherForced { probe } = &gate.check else { continue };
         if probe.ops.is_empty() {
             let stage = Stage::new(probe, MODEL_SEED)?;
@@ -32,7 +34,8 @@ fn stages(ctx: &Context) -> Result<Vec<(Stage, Vec<Sites>)>, CheckError> {
 /// The defects that a designed run must show, in a tensor: argmax writes none.
 fn faults() -> impl Iterator<Item = &'static Defect> {
     let host = |d: &Defect| matches!(d.fault, Fault::Host { .. }) || d.site.op == "argmax";
-    let shown = |d: &&Defect| d.class > 0 && d.gates.iter().any(|kind| kind == "residual");
+    let asked = |d: &Defect| d.class > 0 && !d.is_threshold();
+    let shown = move |d: &&Defect| asked(d) && d.gates.iter().any(|kind| kind == "residual");
     Defect::all().iter().filter(shown).filter(move |d| !host(d))
 }
 

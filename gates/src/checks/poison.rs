@@ -27,6 +27,8 @@ pub struct Case {
     pub long: usize,
     /// Ids of the second.
     pub short: usize,
+    /// Requests, long and short by turns.
+    pub requests: usize,
 }
 
 /// Rows of the cached steps that end a request.
@@ -40,7 +42,7 @@ struct Left {
     states: Sites,
 }
 
-/// Both requests in one state on poisoned memory, what each wrote, and the backend.
+/// All requests in one state on poisoned memory, what each wrote, and the backend.
 fn poisoned(
     model: &Model<CpuMem>,
     requests: &[Vec<u32>],
@@ -84,9 +86,11 @@ pub fn prepare<'c>(
     let folder = ctx.folder(source)?;
     let model = ctx.load(folder.path(), case.dtype)?;
     let dims = Dims::of_shape(&model.shape);
-    let requests: Vec<Vec<u32>> = [(0, case.long), (1, case.short)]
-        .map(|(i, len)| prompt_ids(ctx.seed.wrapping_add(i), dims.vocab, len))
-        .into();
+    let draw = |i: usize| {
+        let len = if i.is_multiple_of(2) { case.long } else { case.short };
+        prompt_ids(ctx.seed.wrapping_add(i as u64), dims.vocab, len)
+    };
+    let requests: Vec<Vec<u32>> = (0..case.requests).map(draw).collect();
     let each = |ids: &Vec<u32>| dims.elements(ids.len(), ids.len()) + dims.carried();
     let expected = requests.iter().map(each).sum();
     Ok(Box::new(move |plant| {

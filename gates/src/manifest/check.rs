@@ -61,6 +61,18 @@ pub enum Check {
         /// Name of the shape; every one of the file must be a gate.
         name: String,
     },
+    /// Logits of thousands of positions against hashes of what Transformers computed.
+    Long {
+        /// Ids of the forward, which name the run.
+        tokens: usize,
+        /// The engine's order.
+        order: Order,
+    },
+    /// f32 logits of few rows against hashes of what Transformers computed.
+    FewRows {
+        /// Name of the shape; every one of the file must be a gate.
+        name: String,
+    },
     /// Every site of a run against the contract computed operation by operation.
     Contract {
         /// The checkpoint.
@@ -181,6 +193,9 @@ pub enum Check {
         long: usize,
         /// Ids of a second one in the same buffers.
         short: usize,
+        /// Requests in all, long and short by turns; two unless given.
+        #[serde(default = "two")]
+        requests: usize,
     },
     /// Checkpoints as users' disks hold them, each with its right verdict.
     Hostile {
@@ -251,6 +266,21 @@ pub enum Check {
         batch: usize,
         /// New ids.
         steps: usize,
+    },
+    /// How generations end, over draws of a sampler written apart.
+    Stops {
+        /// The checkpoint.
+        model: Source,
+        /// The run's dtype.
+        dtype: Dtype,
+        /// Ids of each prompt.
+        prompt: usize,
+        /// Sequences.
+        batch: usize,
+        /// Most new ids.
+        steps: usize,
+        /// Whether ids are drawn.
+        sampled: bool,
     },
     /// Generations of a batch against each sequence alone.
     GeneratedBatch {
@@ -323,6 +353,7 @@ impl Check {
             | Self::Weights { model, .. }
             | Self::HostSync { model, .. }
             | Self::LoopDraws { model, .. }
+            | Self::Stops { model, .. }
             | Self::GeneratedBatch { model, .. }
             | Self::Resumed { model, .. }
             | Self::Perturbed { model, .. }
@@ -335,4 +366,9 @@ impl Check {
             _ => None,
         }
     }
+}
+
+/// Requests of a gate that does not say how many.
+const fn two() -> usize {
+    2
 }

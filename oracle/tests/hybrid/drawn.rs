@@ -1,4 +1,4 @@
-//! The two hybrids of the hashed goldens, drawn again from their rule, and the hashes.
+//! The models of the hashed goldens, drawn again from their rule, and the hashes.
 //!
 //! A value is a function of (seed 1, tensor name, index): a sum of four 16-bit fields of
 //! SplitMix64, scaled; q and k share most of theirs. Deliberately absent: anything that a test
@@ -55,11 +55,24 @@ impl<'a> Drawn<'a> {
         std::fs::write(dir.path().join("config.json"), self.config().to_string())
             .expect("writable");
         self.write(&dir.path().join("model.safetensors"));
-        Model::load(dir.path()).expect("a hybrid")
+        Model::load(dir.path()).expect("a model")
+    }
+
+    fn is_hybrid(&self) -> bool {
+        !self.spec["interval"].is_null()
     }
 
     fn config(&self) -> Value {
         let s = self.spec;
+        if !self.is_hybrid() {
+            return json!({
+                "model_type": "qwen3", "vocab_size": s["vocab"], "hidden_size": s["hidden"],
+                "intermediate_size": s["intermediate"], "num_hidden_layers": s["layers"],
+                "num_attention_heads": s["heads"], "num_key_value_heads": s["kv_heads"],
+                "head_dim": s["head_dim"], "rms_norm_eps": s["eps"], "rope_theta": s["theta"],
+                "tie_word_embeddings": s["tied"],
+            });
+        }
         json!({"model_type": "qwen3_5", "text_config": {
             "vocab_size": s["vocab"], "hidden_size": s["hidden"],
             "intermediate_size": s["intermediate"], "num_hidden_layers": s["layers"],
@@ -75,6 +88,45 @@ impl<'a> Drawn<'a> {
     }
 
     fn tensors(&self) -> Vec<(String, Vec<usize>, Role)> {
+        if self.is_hybrid() { self.hybrid_tensors() } else { self.dense_tensors() }
+    }
+
+    fn dense_tensors(&self) -> Vec<(String, Vec<usize>, Role)> {
+        let (h, i, d) = (self.n("hidden"), self.n("intermediate"), self.n("head_dim"));
+        let (v, q, kv) = (self.n("vocab"), self.n("heads") * d, self.n("kv_heads") * d);
+        let norm = Role::Bell { centre: 1.0, std: 0.1 };
+        let (plain, sharp) = (Role::Linear(1.5), Role::Linear(3.0));
+        let layer = [
+            ("input_layernorm", vec![h], norm),
+            ("self_attn.q_proj", vec![q, h], sharp),
+            ("self_attn.k_proj", vec![kv, h], sharp),
+            ("self_attn.v_proj", vec![kv, h], plain),
+            ("self_attn.o_proj", vec![h, q], plain),
+            ("self_attn.q_norm", vec![d], norm),
+            ("self_attn.k_norm", vec![d], norm),
+            ("post_attention_layernorm", vec![h], norm),
+            ("mlp.gate_proj", vec![i, h], plain),
+            ("mlp.up_proj", vec![i, h], plain),
+            ("mlp.down_proj", vec![h, i], plain),
+        ];
+        let embedding = Role::Bell { centre: 0.0, std: 0.5 };
+        let mut all = vec![
+            ("model.embed_tokens.weight".into(), vec![v, h], embedding),
+            ("model.norm.weight".into(), vec![h], norm),
+        ];
+        for l in 0..self.n("layers") {
+            let named = |(name, shape, role): &(&str, Vec<usize>, Role)| {
+                (format!("model.layers.{l}.{name}.weight"), shape.clone(), *role)
+            };
+            all.extend(layer.iter().map(named));
+        }
+        if self.spec["tied"] == false {
+            all.push(("lm_head.weight".into(), vec![v, h], plain));
+        }
+        all
+    }
+
+    fn hybrid_tensors(&self) -> Vec<(String, Vec<usize>, Role)> {
         let (h, i, d) = (self.n("hidden"), self.n("intermediate"), self.n("head_dim"));
         let (q, kv) = (self.n("heads") * d, self.n("kv_heads") * d);
         let keys = self.n("key_heads") * self.n("key_dim");
@@ -133,31 +185,41 @@ impl<'a> Drawn<'a> {
 
     fn write(&self, path: &Path) {
         let wide_logs = self.spec["log_dtype"] == "f32";
+        let wide = self.spec["dtype"] == "f32";
         let drawn = self.tensors().into_iter().map(|(name, shape, role)| {
             let values = values(&name, &shape, role);
             let log = name.ends_with("A_log") || name.ends_with("linear_attn.norm.weight");
-            let (dtype, data): (_, Vec<u8>) = if wide_logs && log {
+            let (dtype, data): (_, Vec<u8>) = if wide || wide_logs && log {
                 (safetensors::Dtype::F32, values.iter().flat_map(|x| x.to_le_bytes()).collect())
             } else {
                 let half = |x: &f32| ((round_bf16(*x).to_bits() >> 16) as u16).to_le_bytes();
                 (safetensors::Dtype::BF16, values.iter().flat_map(half).collect())
             };
-            (name.replacen("model.", "model.language_model.", 1), dtype, shape, data)
+            let prefix = if self.is_hybrid() { "model.language_model." } else { "model." };
+            (name.replacen("model.", prefix, 1), dtype, shape, data)
         });
         let drawn: Vec<_> = drawn.collect();
         let views = drawn.iter().map(|(name, dtype, shape, data)| {
             (name, TensorView::new(*dtype, shape.clone(), data).expect("data fill the shape"))
         });
-        safetensors::serialize_to_file(views, None, path).expect("a scratch folder is writable");
+        // With the metadata of the goldens' files, so that every tensor has its offset there.
+        let metadata = Some([("format".to_owned(), "pt".to_owned())].into());
+        safetensors::serialize_to_file(views, metadata, path)
+            .expect("a scratch folder is writable");
     }
 }
 
-fn values(name: &str, shape: &[usize], role: Role) -> Vec<f32> {
+/// The numbers of a name under a seed.
+pub fn stream(seed: u64, name: &str) -> impl Fn(usize) -> u64 {
     let name = name.bytes().fold(0xCBF2_9CE4_8422_2325_u64, |h, b| {
         (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01B3)
     });
-    let key = mix(name ^ mix(1u64.wrapping_add(STEP)));
-    let at = |i: usize| mix(key.wrapping_add((i as u64 + 1).wrapping_mul(STEP)));
+    let key = mix(name ^ mix(seed.wrapping_add(STEP)));
+    move |i| mix(key.wrapping_add((i as u64 + 1).wrapping_mul(STEP)))
+}
+
+fn values(name: &str, shape: &[usize], role: Role) -> Vec<f32> {
+    let at = stream(1, name);
     let bell = |i: usize| {
         let fields = [0, 16, 32, 48].map(|shift| ((at(i) >> shift) & 0xFFFF) as i32);
         (fields.iter().sum::<i32>() - 2 * 65_535) as f32

@@ -119,7 +119,8 @@ pub fn scores<E: Number>(draw: &mut Draw) -> Trial {
         let k = wide(&k[s * shape.keys() * kv * dim..][..shape.keys() * kv * dim]);
         let (dims, first) = (shape.dims(), shape.past + first);
         let op = ops::Scores { q: &q, k: &k, dims, first, true_rows: of };
-        bits_of::<E>(&oracle(E::DTYPE, order).scores(&op).values)
+        let at = ops::Batch { sequences: batch, sequence: s };
+        bits_of::<E>(&oracle(E::DTYPE, order).scores_in(&op, at).values)
     };
     let oracle = (0..batch).flat_map(per_sequence).collect();
     let what = format!("{shape:?}, {:?}, {order:?}, {kinds:?}, cancelling {cancelling}", E::DTYPE);
@@ -173,7 +174,8 @@ pub fn mix<E: Number>(draw: &mut Draw) -> Trial {
             (wide(&p[s * per..][..per]), wide(&v[s * keys * kv * dim..][..keys * kv * dim]));
         let (dims, at) = (shape.dims(), shape.past + first);
         let op = ops::Mix { probs: &probs, v: &v, dims, first: at, true_rows: of };
-        let values = oracle(E::DTYPE, order).mix(&op).values;
+        let at = ops::Batch { sequences: batch, sequence: s };
+        let values = oracle(E::DTYPE, order).mix_in(&op, at).values;
         right[(s * of + first) * query * dim..][..values.len()].copy_from_slice(&values);
     }
     let what = format!("{shape:?}, {:?}, {order:?}, {kinds:?}, cancelling {cancelling}", E::DTYPE);

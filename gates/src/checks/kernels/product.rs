@@ -55,7 +55,9 @@ pub fn linear<E: Number>(draw: &mut Draw) -> Trial {
     });
     let x = wide(&x[rows.first * k..]);
     let op = ops::Linear { x: &x, weight: &wide(&w), k, true_rows: rows.of };
-    let oracle = bits_of::<E>(&oracle(E::DTYPE, order).linear(&op).values);
+    let numbers: Vec<usize> = (rows.first..rows.first + rows.count).collect();
+    let part = ops::Part { rows: &numbers, first_column: 0, columns: n, weight_start: 0 };
+    let oracle = bits_of::<E>(&oracle(E::DTYPE, order).linear_in(&op, &part).values);
     let what = format!("k {k}, n {n}, {rows:?}, {order:?}, {kinds:?}, cancelling {cancelling}");
     Trial { what, tables, oracle }
 }

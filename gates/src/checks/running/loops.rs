@@ -5,7 +5,7 @@
 
 use samebits::contract::{Dtype, Order};
 use samebits::cpu::{Cpu, CpuMem, Kernels};
-use samebits::generate::{Request, Sampler, Sampling};
+use samebits::generate::{Request, Sampler, Sampling, Sequence};
 use samebits::model::Model;
 use samebits::tensor::Tensor;
 use samebits_defects::{Defect, Defective};
@@ -30,13 +30,13 @@ pub struct Size {
 }
 
 /// What a loop chose from, and what it chose.
-struct Said {
-    ids: Vec<Vec<u32>>,       // [batch][steps]
-    logits: Vec<Vec<Tensor>>, // [steps][batch]
+pub(super) struct Said {
+    pub(super) sequences: Vec<Sequence>, // [batch], ids of each [steps]
+    pub(super) logits: Vec<Vec<Tensor>>, // [steps][batch]
     hits: u64,
 }
 
-fn say(
+pub(super) fn say(
     model: &Model<CpuMem>,
     request: &Request,
     plant: Option<&Plant>,
@@ -51,8 +51,7 @@ fn say(
     let mut b = Logged::new(Defective::new(cpu, fault));
     let sequences = pool(threads).install(|| run_loop(&mut b, model, request, || ()))?;
     let (logits, inner) = b.finish();
-    let ids = sequences.into_iter().map(|sequence| sequence.ids).collect();
-    Ok(Said { ids, logits, hits: inner.hits() })
+    Ok(Said { sequences, logits, hits: inner.hits() })
 }
 
 /// One sequence of a loop: its ids, and the logits of each step.
@@ -64,7 +63,12 @@ struct Line<'a> {
 impl Said {
     fn line(&self, sequence: usize) -> Line<'_> {
         let logits = self.logits.iter().map(|rows| &rows[sequence]).collect();
-        Line { ids: &self.ids[sequence], logits }
+        Line { ids: &self.sequences[sequence].ids, logits }
+    }
+
+    /// The ids of each sequence.
+    pub(super) fn ids(&self) -> Vec<Vec<u32>> {
+        self.sequences.iter().map(|sequence| sequence.ids.clone()).collect()
     }
 }
 
@@ -97,7 +101,7 @@ fn due(steps: usize, vocab: usize) -> u64 {
     (steps * (vocab + 1)) as u64
 }
 
-const THREADS: usize = 2;
+pub(super) const THREADS: usize = 2;
 
 /// Each sequence of a batch against itself alone, greedy; the batch carries a planted fault.
 pub fn batch<'c>(
@@ -168,7 +172,7 @@ pub fn resume<'c>(
             let again = say(&model, &ask(&prompt, before + after, seed), None, threads)?;
             found.then(compare(&whole.line(0), &again.line(0), &format!("{threads} threads")));
             let first = say(&model, &ask(&prompt, before, seed), None, threads)?;
-            let longer = [&prompt[..], &first.ids[0]].concat();
+            let longer = [&prompt[..], &first.sequences[0].ids].concat();
             let seed = seed + u64::from(reseeded);
             let second = say(&model, &ask(&longer, after, seed), plant, threads)?;
             hits += second.hits;
@@ -205,7 +209,7 @@ pub fn draws_of_a_loop<'c>(
                 let position = PROMPT + step;
                 let kept = candidates(&rules, &row.to_f32(), ORDER);
                 let want = choose(&kept, uniform(seed, sequence as u32, position as u32));
-                let got = said.ids[sequence][step];
+                let got = said.sequences[sequence].ids[step];
                 let text = format!("sequence {sequence}: id {got}, want {want}");
                 found.digest("draw", Some(position), got == want, &text);
             }

@@ -9,6 +9,7 @@ mod perturbed;
 mod reference;
 mod sampling;
 mod sessions;
+mod stops;
 mod text;
 mod traffic;
 
@@ -58,6 +59,10 @@ pub fn prepare<'c>(check: &'c Check, ctx: &'c Context) -> Result<Measure<'c>, Ch
         }
         Check::Perturbed { ref model, dtype, prompt, ref how } => {
             perturbed::prepare(ctx, model, (dtype, prompt), how)
+        }
+        Check::Stops { ref model, dtype, prompt, batch, steps, sampled } => {
+            let case = stops::Case { dtype, prompt, batch, steps, sampled };
+            stops::prepare(ctx, model, case)
         }
         Check::Text { tokenizer } => text::prepare(ctx, tokenizer),
         _ => unreachable!("the dispatch sends other checks elsewhere"),

@@ -22,11 +22,10 @@ pub const ORDER: [Filter; 3] = [Filter::TopK, Filter::TopP, Filter::MinP];
 
 /// Tokens that may be drawn, ranked, with unnormalised probabilities.
 pub fn candidates(rules: &Sampling, row: &[f32], order: [Filter; 3]) -> Vec<(u32, f64)> {
-    let scaled: Vec<f32> = row.iter().map(|x| x / rules.temperature).collect();
-    let top = scaled.iter().copied().fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a });
+    let top = row.iter().copied().fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a });
     let mut left: Vec<(u32, f64)> = Vec::new();
-    for (id, x) in scaled.iter().enumerate() {
-        left.push((id as u32, f64::from(exp_s(x - top))));
+    for (id, x) in row.iter().enumerate() {
+        left.push((id as u32, f64::from(exp_s((x - top) / rules.temperature))));
     }
     // A stable sort by falling probability leaves the lower id first among equals.
     left.sort_by(|a, b| b.1.total_cmp(&a.1));

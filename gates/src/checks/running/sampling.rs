@@ -40,6 +40,8 @@ fn rules(seed: u64) -> Vec<Sampling> {
         Sampling { min_p: 1.0, ..open },
         Sampling { top_k: 12, top_p: 0.5, ..open },
         Sampling { temperature: 2.0, top_k: 20, top_p: 0.8, min_p: 0.1, seed },
+        // A seed of more than 32 bits.
+        Sampling { seed: seed | 0xD251_1F53 << 32, ..open },
     ]
 }
 
@@ -66,7 +68,7 @@ fn rows(ctx: &Context) -> Result<Vec<Tensor>, CheckError> {
 }
 
 /// Faults of a sampler or of who calls it.
-const FAULTS: [&str; 7] = [
+const FAULTS: [&str; 10] = [
     "temperature-ignored",
     "top-k-ignored",
     "top-p-ignored",
@@ -74,6 +76,9 @@ const FAULTS: [&str; 7] = [
     "filters-reordered",
     "position-off-by-one",
     "sequence-ignored",
+    "position-8-bits",
+    "sequence-3-bits",
+    "seed-high-ignored",
 ];
 
 /// What a faulty caller would ask for.
@@ -85,18 +90,26 @@ fn faulty(rules: Sampling, draw: Draw, fault: Option<&str>) -> (Sampling, Draw) 
         Some("min-p-ignored") => (Sampling { min_p: 0.0, ..rules }, draw),
         Some("position-off-by-one") => (rules, Draw { position: draw.position + 1, ..draw }),
         Some("sequence-ignored") => (rules, Draw { sequence: 0, ..draw }),
+        Some("position-8-bits") => (rules, Draw { position: draw.position & 0xFF, ..draw }),
+        Some("sequence-3-bits") => (rules, Draw { sequence: draw.sequence & 7, ..draw }),
+        Some("seed-high-ignored") => {
+            (Sampling { seed: rules.seed & u64::from(u32::MAX), ..rules }, draw)
+        }
         _ => (rules, draw),
     }
 }
 
-/// Positions and sequences drawn for.
-const POSITIONS: u32 = 24;
-const SEQUENCES: u32 = 2;
+/// Positions and sequences drawn for: the first ones, and those around what a counter of few bits
+/// holds.
+const POSITIONS: [u32; 20] =
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 255, 256, 257, 4095, 4096, 65_535, 65_536, 65_537];
+const SEQUENCES: [u32; 5] = [0, 1, 8, 16, 256];
 
 /// Every draw against the reference's sampler, and every list of candidates.
 pub fn draws<'c>(ctx: &'c Context) -> Result<Measure<'c>, CheckError> {
     let (rows, rules) = (rows(ctx)?, rules(ctx.seed));
-    let expected = (rows.len() * rules.len()) as u64 * u64::from(POSITIONS * SEQUENCES + 1);
+    let expected =
+        (rows.len() * rules.len()) as u64 * (POSITIONS.len() * SEQUENCES.len() + 1) as u64;
     Ok(Box::new(move |plant| {
         let fault = material(plant, &FAULTS)?;
         let reordered = [Filter::TopP, Filter::MinP, Filter::TopK];
@@ -112,8 +125,9 @@ pub fn draws<'c>(ctx: &'c Context) -> Result<Measure<'c>, CheckError> {
                 let got = if fault == Some("filters-reordered") { &other } else { &got };
                 let text = format!("row {r}, {rules:?}: {} kept, want {}", got.len(), want.len());
                 found.digest("candidates", None, *got == want, &text);
-                for at in 0..POSITIONS * SEQUENCES {
-                    let draw = Draw { sequence: at / POSITIONS, position: at % POSITIONS };
+                let draws = SEQUENCES.iter().flat_map(|s| POSITIONS.map(|p| (*s, p)));
+                for (sequence, position) in draws {
+                    let draw = Draw { sequence, position };
                     let random = uniform(rules.seed, draw.sequence, draw.position);
                     let id = choose(&want, random);
                     let (own, asked) = faulty(*rules, draw, fault);

@@ -139,7 +139,7 @@ pub fn prepare<'c>(_ctx: &'c Context, tokenizer: Tokenizer) -> Result<Measure<'c
         for case in &want.chats {
             let turn = |t: &Turn| Message { role: t.role.clone(), content: t.content.clone() };
             let messages: Vec<Message> = case.messages.iter().map(turn).collect();
-            let rendered = chat.render(&messages)?;
+            let rendered = chat.render(&messages[..].into())?;
             let said = format!("{rendered:?}, want {:?}", case.rendered);
             found.digest("chat", None, rendered == case.rendered, &said);
             let ids = text.encode(&format!("{space}{rendered}"))?;
