@@ -13,7 +13,8 @@ use crate::compare::in_order;
 use crate::context::{Context, data, replacement};
 use crate::limits::Limits;
 use crate::localize::read::{Trace, read};
-use crate::localize::{LocalizeError, forced, gate, localize, sentences, spans, steady};
+use crate::localize::spans::{self, logits};
+use crate::localize::{LocalizeError, forced, gate, localize, sentences, steady};
 use crate::manifest::{Gate, Plant};
 use crate::sites::Sites;
 
@@ -30,9 +31,9 @@ pub struct Args {
     /// Folder of the model: judge every op on the trace's own inputs, too.
     #[arg(long, value_name = "FOLDER")]
     model: Option<PathBuf>,
-    /// Ids of the run, to judge the embedding as well.
+    /// Ids of the run, once for each sequence: judges the embedding and the logits, too.
     #[arg(long, value_name = "IDS", requires = "model")]
-    ids: Option<String>,
+    ids: Vec<String>,
     /// Start from this gate, which must be red.
     #[arg(long, value_name = "ID", conflicts_with_all = ["traces", "again", "ids"])]
     gate: Option<String>,
@@ -78,8 +79,13 @@ pub fn command(args: &Args, out: &mut dyn Write) -> Result<u8, Failure> {
     let judge = match &model {
         None => None,
         Some(model) => {
-            let ids = args.ids.as_deref().map(parse_ids).transpose()?;
-            Some((model, ids, Limits::load(&data("limits.json"))?))
+            let ids: Vec<_> =
+                args.ids.iter().map(|ids| parse_ids(ids)).collect::<Result<_, _>>()?;
+            let (n, all) = (ids.len(), got.sequences.len());
+            if n > 0 && n != all {
+                return Err(Failure::Usage(format!("--ids {n} times for {all} sequences")));
+            }
+            Some(Judge { model, ids, limits: Limits::load(&data("limits.json"))? })
         }
     };
     sequences(&want, &got, judge.as_ref(), out)
@@ -97,8 +103,33 @@ fn said(side: &str, trace: &Trace) -> String {
     text
 }
 
-/// A model, ids of its run and the limits that judge it.
-type Judge<'a> = (&'a Model, Option<Vec<u32>>, Limits);
+/// What judges a run.
+struct Judge<'a> {
+    model: &'a Model,
+    ids: Vec<Vec<u32>>, // of each sequence, or none
+    limits: Limits,
+}
+
+impl Judge<'_> {
+    /// What is to be said of a sequence whose first difference is at `first`.
+    fn say(&self, i: usize, want: &Sites, got: &Sites, first: &str) -> Result<String, Failure> {
+        let ids = self.ids.get(i).map(Vec::as_slice);
+        let of = |sites| spans::judge(sites, self.model, ids, &self.limits);
+        let (want, verdict) = (of(want)?, of(got)?);
+        let mut text = forced::sentences(&want, &verdict, first);
+        text += &match (got.get("lm_head"), ids) {
+            (None, _) => String::new(),
+            (Some(_), None) => "not judged: the logits as a whole: no --ids\n".to_owned(),
+            (Some(logits), Some(ids)) => {
+                let name = logits::limit_name(logits.dtype);
+                let limit = self.limits.get(name)?.value;
+                let judged = logits::judge(logits, self.model, ids, limit);
+                format!("{}\n", judged.map_err(CheckError::from)?)
+            }
+        };
+        Ok(text)
+    }
+}
 
 /// Compares and judges every sequence; the exit code.
 fn sequences(
@@ -127,10 +158,8 @@ fn sequences(
         found.spot.batch = i;
         code = 1;
         out.write_all(sentences(&found).as_bytes())?;
-        if let Some((model, ids, limits)) = judge {
-            let of = |sites| spans::judge(sites, model, ids.as_deref(), limits);
-            let (want, got) = (of(want)?, of(got)?);
-            out.write_all(forced::sentences(&want, &got, &found.site).as_bytes())?;
+        if let Some(judge) = judge {
+            out.write_all(judge.say(i, want, got, &found.site)?.as_bytes())?;
         }
     }
     Ok(code)

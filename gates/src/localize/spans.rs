@@ -1,30 +1,29 @@
 //! Spans of ops whose inside a trace does not hold, judged from end to end.
 //!
 //! A fused attention shows q, k, v and the mix, a fused MLP gate, up and their product. What lies
-//! between may be rounded at every step, as Transformers does, or not at all. Exact arithmetic gives
-//! the end, and carries along the variance of all roundings that any of them may make: a score's
-//! error moves the whole row of the mix by `p (v - mix)`, a probability's by `p v`. A rounding is
-//! uniform, hence its tail is no heavier than a normal's of its own variance.
-//!
-//! Three tests: each element; the squares of a head over what is expected; and the slope of a head
-//! along the derivative of its scale, which sees a systematic error that no element shows. Absent:
-//! rotations inside a span, and the products after it. The invariant: what is rebuilt is used as an
-//! input and never judged.
+//! between may be rounded at every step, as Transformers does, or not at all. `attention` has the
+//! law of the first; `logits` that of a whole run. Absent: products after a span. The invariant:
+//! what is rebuilt is used as an input and never judged.
+
+mod attention;
+pub mod logits;
 
 use std::collections::BTreeSet;
 
 use samebits::contract::Dtype;
-use samebits_oracle::{Config, Model};
+use samebits_oracle::{Arithmetic, Config, Dtype as OracleDtype, Model, Rounded};
 
-use super::Spot;
+use attention::{Attention, Vectors};
+
 use super::forced::{ForcedError, Judged, Verdict, judge as judge_ops};
 use super::names::stream_before;
+use super::{Spot, past};
 use crate::law::{
     Law,
-    sum::{Sum, U, rounded},
+    sum::{U, rounded},
 };
 use crate::limits::Limits;
-use crate::sites::{Bits, Dims, Sites, rank, split};
+use crate::sites::{Bits, Dims, Sites, op_of, rank, split};
 use crate::stats::ulp;
 
 /// Judges every op of a trace that starts at position 0, and the spans whose inside it lacks.
@@ -39,13 +38,19 @@ pub fn judge(
 ) -> Result<Verdict, ForcedError> {
     let config = model.config();
     let mut full = sites.clone();
+    let aside = set_aside(&mut full);
     let made = rebuild(&mut full, config);
-    let mut verdict = judge_ops(&full, model, ids, limits)?;
+    let mut verdict = match judge_ops(&full, model, ids, limits) {
+        Err(ForcedError::Rows) => {
+            let blind = full.keys().filter(|site| rank(site).is_some()).cloned().collect();
+            Verdict { blind, ..Verdict::default() }
+        }
+        verdict => verdict?,
+    };
     verdict.ops.retain(|op| !made.contains(&op.site));
     verdict.unjudged.retain(|(site, _)| !made.contains(site));
     let law = Law::of(limits)?;
-    let blind = std::mem::take(&mut verdict.blind);
-    for site in blind {
+    for site in std::mem::take(&mut verdict.blind) {
         match span(&site, &full, config, &law) {
             Some(judged) => verdict.ops.push(judged),
             None if !made.contains(&site) => verdict.blind.push(site),
@@ -53,7 +58,34 @@ pub fn judge(
         }
     }
     verdict.ops.sort_by_key(|op| rank(&op.site));
+    verdict.unjudged.extend(aside);
     Ok(verdict)
+}
+
+/// Ops that look at positions before their own row.
+const BACKWARD: [&str; 8] =
+    ["q_rope", "k_rope", "k_cache", "scores", "probs", "mix", "conv", "core"];
+
+/// Takes out what cannot be judged: of a run that goes on from a cache the ops that read it, and
+/// logits of the last rows only. Says why.
+fn set_aside(sites: &mut Sites) -> Vec<(String, String)> {
+    let stream = ["embed_tokens", "input_layernorm", "attn_residual", "mlp_residual"];
+    let all = sites.iter().find(|(name, _)| stream.contains(&op_of(name)));
+    let all = all.map(|(name, bits)| bits.row_count(name));
+    let after = past(sites);
+    let why = |name: &str, bits: &Bits| match name {
+        "norm" | "lm_head" if all.is_some_and(|all| all != bits.row_count(name)) => {
+            Some("it holds the last rows only".to_owned())
+        }
+        _ if after > 0 && BACKWARD.contains(&op_of(name)) => {
+            Some(format!("the trace lacks the {after} positions before its first row"))
+        }
+        _ => None,
+    };
+    let out: Vec<(String, String)> =
+        sites.iter().filter_map(|(name, bits)| Some((name.clone(), why(name, bits)?))).collect();
+    sites.retain(|name, _| !out.iter().any(|(out, _)| out == name));
+    out
 }
 
 /// Puts in what follows exactly from what is there: copies into the cache, residual sums, the
@@ -74,6 +106,8 @@ fn rebuild(sites: &mut Sites, config: &Config) -> BTreeSet<String> {
             }
         };
         let of = |sites: &Sites, op: &str| sites.get(&own(op)).cloned();
+        let gate = of(sites, "q_proj").filter(|_| dims.gated).map(|bits| gates(&bits, &dims));
+        put(sites, "q_gate", gate);
         let copy = of(sites, "v_proj").map(|bits| heads(&bits));
         put(sites, "v_cache", copy);
         let copy = of(sites, "k_rope");
@@ -94,6 +128,15 @@ fn rebuild(sites: &mut Sites, config: &Config) -> BTreeSet<String> {
         put(sites, "mlp_residual", sum);
     }
     made
+}
+
+/// The gates of a fused projection: the second half of each head.
+fn gates(bits: &Bits, dims: &Dims) -> Bits {
+    let n = dims.head_dim;
+    let heads = bits.bits.chunks_exact(2 * n);
+    let half: Vec<u32> = heads.flat_map(|head| &head[n..]).copied().collect();
+    let shape = vec![bits.shape[0], dims.heads * n];
+    Bits { dtype: bits.dtype, shape, bits: half }
 }
 
 /// An op of one rounding on two tensors.
@@ -118,10 +161,25 @@ fn span(site: &str, sites: &Sites, config: &Config, law: &Law) -> Option<Judged>
     let values = |op: &str| Some(sites.get(&format!("layers.{layer}.{op}"))?.values());
     let got = sites.get(site)?;
     match op {
-        "mix" => {
-            let [q, k, v] = [values("q_rope")?, values("k_cache")?, values("v_cache")?];
-            let attention = Attention { q, k, v, dims: Dims::of(config), dtype: got.dtype };
-            Some(attention.judge(site, got, law))
+        "mix" | "mix_gated" => {
+            let dims = Dims::of(config);
+            let rows = got.bits.len() / (dims.heads * dims.head_dim);
+            let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+            let gate = match op {
+                "mix" => Vec::new(),
+                _ => values("q_gate")?.into_iter().map(sigmoid).collect(),
+            };
+            let wide = Rounded { dtype: OracleDtype::F32 };
+            let tables = wide.rotary(config.theta, dims.rotary_dim, rows);
+            let rounding = law.most * half_step(got.dtype);
+            let vectors = |after: &str, before: &str, heads: usize| match values(after) {
+                Some(values) => Some(Vectors::held(values)),
+                None => Some(Vectors::rotated(&values(before)?, heads, &dims, &tables, rounding)),
+            };
+            let q = vectors("q_rope", "q_norm", dims.heads)?;
+            let k = vectors("k_cache", "k_norm", dims.kv_heads)?;
+            let v = values("v_cache")?;
+            Some(Attention { q, k, v, gate, dims, dtype: got.dtype }.judge(site, got, law))
         }
         "mul" => Some(product(site, got, &values("gate_proj")?, &values("up_proj")?)),
         _ => None,
@@ -169,164 +227,6 @@ fn largest(all: impl Iterator<Item = f64>) -> (usize, f64) {
     worst
 }
 
-/// An attention of which scores and probabilities are not known, at position 0.
-struct Attention {
-    q: Vec<f64>, // [rows, heads, head_dim]
-    k: Vec<f64>, // [rows, kv_heads, head_dim]
-    v: Vec<f64>, // [rows, kv_heads, head_dim]
-    dims: Dims,
-    dtype: Dtype,
-}
-
-/// One query's exact mix, and what its roundings may do to it.
-struct Row {
-    mix: Vec<f64>,               // [head_dim]
-    own: Vec<f64>,               // [head_dim]: variance of errors that only one element has
-    shared: Vec<f64>,            // [head_dim]: variance by scores, which move all elements of a row
-    slope: Vec<f64>,             // [head_dim]: derivative by the logarithm of the scale
-    moves: Vec<(f64, Vec<f64>)>, // of each key: variance of its score, and p (v - mix)
-    curve: f64,                  // what the second order may add to the first
-}
-
-/// Sums over the rows of a head.
-#[derive(Default)]
-struct Head {
-    squares: f64,  // of errors over their variance
-    elements: f64, // of a variance that is not 0
-    along: f64,    // error times slope over variance
-    length: f64,   // slope squared over variance
-    spread: f64,   // variance of `along`
-}
-
-impl Attention {
-    fn row(&self, row: usize, head: usize, law: &Law) -> Row {
-        let Dims { heads, kv_heads, head_dim: n, .. } = self.dims;
-        let (c, u, kv) = (law.most, half_step(self.dtype), head / (heads / kv_heads));
-        let scale = 1.0 / (n as f64).sqrt();
-        let q = &self.q[(row * heads + head) * n..][..n];
-        let at = |x: &'_ [f64], key: usize| x[(key * kv_heads + kv) * n..][..n].to_vec();
-        let mut scores = Vec::with_capacity(row + 1);
-        for key in 0..=row {
-            let terms = at(&self.k, key);
-            let products = q.iter().zip(&terms).map(|(a, b)| a * b * scale);
-            let (y, square) = products.fold((0.0, 0.0), |(y, s), t| (y + t, s + t * t));
-            // The sum's own error, its rounding, and that of the scaled score.
-            let sum = Sum { y, q: square, k: n as f64 }.sigma(c);
-            scores.push((y, sum * sum + 2.0 * (c * u * y).powi(2)));
-        }
-        let most = scores.iter().fold(f64::NEG_INFINITY, |most, (s, _)| most.max(*s));
-        let weights: Vec<f64> = scores.iter().map(|(s, _)| (s - most).exp()).collect();
-        let total: f64 = weights.iter().sum();
-        let p: Vec<f64> = weights.iter().map(|w| w / total).collect();
-        let v: Vec<Vec<f64>> = (0..=row).map(|key| at(&self.v, key)).collect();
-        let mean: f64 = p.iter().zip(&scores).map(|(p, (s, _))| p * s).sum();
-        let mix: Vec<f64> = (0..n).map(|e| (0..=row).map(|j| p[j] * v[j][e]).sum()).collect();
-        let (mut own, mut shared, mut slope) = (vec![0.0; n], vec![0.0; n], vec![0.0; n]);
-        let mut moves = Vec::with_capacity(row + 1);
-        for j in 0..=row {
-            let (s, variance) = scores[j];
-            let entry = (c * u).powi(2) + (U * (4.0 + most - s)).powi(2);
-            let moved: Vec<f64> = (0..n).map(|e| p[j] * (v[j][e] - mix[e])).collect();
-            for e in 0..n {
-                own[e] += (p[j] * v[j][e]).powi(2) * entry;
-                shared[e] += moved[e].powi(2) * variance;
-                slope[e] += moved[e] * (s - mean);
-            }
-            moves.push((variance, moved));
-        }
-        for e in 0..n {
-            let square = (0..=row).map(|j| (p[j] * v[j][e]).powi(2)).sum();
-            own[e] += Sum { y: mix[e], q: square, k: (row + 1) as f64 }.sigma(c).powi(2);
-        }
-        let furthest = scores.iter().fold(0.0f64, |far, (s, _)| far.max(s.abs()));
-        Row { mix, own, shared, slope, moves, curve: (4.0 * u * furthest).exp() }
-    }
-
-    /// The largest of the three tests over their limits.
-    fn judge(&self, site: &str, got: &Bits, law: &Law) -> Judged {
-        let Dims { heads, head_dim: n, .. } = self.dims;
-        let rows = got.shape[0];
-        let tests = (2.0 * got.bits.len() as f64).max(1.0) / law.alarm;
-        let deviations = (2.0 * tests.ln()).sqrt();
-        let (mut over, mut worst) = (0.0f64, 0);
-        let mut text = "error over that of the law: 0".to_owned();
-        let mut sums: Vec<Head> = (0..heads).map(|_| Head::default()).collect();
-        for (row, head) in (0..rows).flat_map(|row| (0..heads).map(move |head| (row, head))) {
-            let start = (row * heads + head) * n;
-            let exact = self.row(row, head, law);
-            for e in 0..n {
-                let sigma = (exact.own[e] + exact.shared[e]).sqrt();
-                let error = excess(self.dtype, got.value(start + e), exact.mix[e]);
-                let bound = deviations * sigma * exact.curve + ulp(self.dtype, 0.0);
-                let ratio = if error.is_nan() { f64::INFINITY } else { error / bound };
-                if ratio > over {
-                    (over, worst) = (ratio, start + e);
-                    text =
-                        format!("error from q, k, v to the mix over that of the law: {ratio:.2}");
-                }
-            }
-            sums[head].add(&exact, |e| got.value(start + e), self.dtype, law.most);
-        }
-        for (head, sums) in sums.iter().enumerate() {
-            let (ratio, said) = sums.over((rows, heads), law);
-            if ratio > over {
-                (over, worst, text) = (ratio, head * n, format!("head {head}: {said}"));
-            }
-        }
-        let (position, head, element) = (worst / n / heads, worst / n % heads, worst % n);
-        let worst = Spot { batch: 0, position, head: Some(head), element };
-        Judged { site: site.to_owned(), over, text, worst }
-    }
-}
-
-impl Head {
-    /// Takes in a row.
-    fn add(&mut self, row: &Row, got: impl Fn(usize) -> f64, dtype: Dtype, c: f64) {
-        let rounding = |e: usize| (c * half_step(dtype) * row.mix[e]).powi(2);
-        let mut weight = vec![0.0; row.mix.len()];
-        for (e, weight) in weight.iter_mut().enumerate() {
-            let alone = row.own[e] + rounding(e);
-            let variance = alone + row.shared[e];
-            if variance <= 0.0 {
-                continue;
-            }
-            let error = got(e) - row.mix[e];
-            *weight = row.slope[e] / variance;
-            self.squares += error * error / variance;
-            self.elements += 1.0;
-            self.along += error * *weight;
-            self.length += row.slope[e] * *weight;
-            self.spread += weight.powi(2) * alone;
-        }
-        for (variance, moved) in &row.moves {
-            let all: f64 = moved.iter().zip(&weight).map(|(moved, w)| moved * w).sum();
-            self.spread += variance * all * all;
-        }
-    }
-
-    /// The larger of the test of squares and that of the slope, over its limit, and its words. A
-    /// row's errors may all be one: its elements count as one.
-    fn over(&self, (rows, heads): (usize, usize), law: &Law) -> (f64, String) {
-        let nats = (2.0 * heads as f64 / law.alarm).ln();
-        let free = nats / rows.max(1) as f64;
-        let limit = 1.0 + 2.0 * free.sqrt() + 2.0 * free;
-        let squares = if self.elements > 0.0 { self.squares / self.elements } else { 0.0 };
-        let slope = if self.length > 0.0 { self.along / self.length } else { 0.0 };
-        let spread = if self.length > 0.0 { self.spread.sqrt() / self.length } else { 0.0 };
-        let most = (2.0 * nats).sqrt() * spread;
-        let gain = if spread > 0.0 { slope.abs() / most } else { 0.0 };
-        if gain > squares / limit {
-            let text = format!(
-                "scores are {:+.3} % of what q and k give, roundings explain {:.3} %",
-                100.0 * slope,
-                100.0 * most
-            );
-            return (gain, text);
-        }
-        (squares / limit, format!("squares of errors are {squares:.2} times those expected"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -349,13 +249,15 @@ mod tests {
     /// its end.
     fn ran(a: &Attention, gain: f64, inside: bool) -> Bits {
         let Dims { heads, kv_heads, head_dim: n, .. } = a.dims;
-        let rows = a.q.len() / heads / n;
+        let rows = a.q.values.len() / heads / n;
         let round = |x: f64| if inside { rounded(a.dtype, x) } else { x };
         let mut bits = Vec::new();
         for (row, head) in (0..rows).flat_map(|row| (0..heads).map(move |head| (row, head))) {
             let at = |key: usize, e: usize| (key * kv_heads + head / (heads / kv_heads)) * n + e;
             let score = |key: usize| -> f64 {
-                (0..n).map(|e| a.q[(row * heads + head) * n + e] * a.k[at(key, e)]).sum()
+                (0..n)
+                    .map(|e| a.q.values[(row * heads + head) * n + e] * a.k.values[at(key, e)])
+                    .sum()
             };
             let s: Vec<f64> =
                 (0..=row).map(|key| round(round(score(key)) * gain / (n as f64).sqrt())).collect();
@@ -380,7 +282,8 @@ mod tests {
             let rows = 24;
             let (q, k) = (many(rows * 128, 1.7), many(rows * 64, 1.7));
             let v = many(rows * 64, 1.0);
-            let a = Attention { q, k, v, dims, dtype: Dtype::Bf16 };
+            let (q, k) = (Vectors::held(q), Vectors::held(k));
+            let a = Attention { q, k, v, gate: Vec::new(), dims, dtype: Dtype::Bf16 };
             for (gain, inside, legal) in
                 [(1.0, true, true), (1.0, false, true), (1.02, true, false), (0.98, false, false)]
             {
