@@ -24,3 +24,4 @@ pub mod runner;
 pub mod selftest;
 pub mod sites;
 pub mod stats;
+pub mod swarm;

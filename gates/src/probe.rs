@@ -209,7 +209,8 @@ impl Stage {
         let (positions, chunk) = (probe.past + rows, DEFAULT_CHUNK.min(most));
         let limits = Limits { batch: probe.batch, positions, rows: most, logit_rows: most, chunk };
         let mut state = State::new(&mut b, &self.model, limits, None);
-        let past = self.warm(&mut b, &mut state, seed);
+        let filled = (probe.batch, probe.past);
+        let past = fill(&mut b, &mut state, (dims, probe.dtype), filled, seed);
         let mut argmax = vec![Vec::new(); probe.batch];
         for piece in &probe.pieces {
             let at = state.len - probe.past;
@@ -226,50 +227,6 @@ impl Stage {
         let (taps, defective) = b.finish();
         let sequences = (0..probe.batch).map(|i| self.sequence(&taps, i)).collect();
         Ok(Ran { ids, past, sequences, argmax, hits: defective.hits() })
-    }
-
-    /// Fills the caches with drawn keys and values.
-    fn warm<B: Backend<M = CpuMem>>(
-        &self,
-        b: &mut B,
-        state: &mut State<CpuMem>,
-        seed: u64,
-    ) -> Vec<Past> {
-        let (dims, past, dtype) = (self.dims(), self.probe.past, self.probe.dtype);
-        let (kv, dim) = (dims.kv_heads, dims.head_dim);
-        let mut all = vec![Past { len: past, ..Past::default() }; self.probe.batch];
-        if past == 0 {
-            return all;
-        }
-        for layer in 0..dims.layers {
-            for (i, sequence) in all.iter_mut().enumerate() {
-                if matches!(state.carried[layer], Carried::Gdn(_)) {
-                    sequence.keys.push(Vec::new());
-                    sequence.values.push(Vec::new());
-                    continue; // Its state starts from nothing.
-                }
-                for keys in [true, false] {
-                    let stream = (layer * self.probe.batch + i) * 2 + usize::from(keys);
-                    let drawn = bell(seed, stream as u64, past * kv * dim);
-                    let drawn = Tensor::from_f32(dtype, &drawn); // [kv, past, dim]
-                    let cache = state.carried[layer].kv();
-                    let capacity = cache.capacity;
-                    let act = if keys { &mut cache.k } else { &mut cache.v };
-                    let mut values = vec![0.0; past * kv * dim]; // [past, kv, dim]
-                    for head in 0..kv {
-                        let one = drawn.slice(head * past * dim, past * dim);
-                        b.mem().write(act, (i * kv + head) * capacity * dim, &one);
-                        for at in 0..past * dim {
-                            values[(at / dim * kv + head) * dim + at % dim] =
-                                f64::from(one.get(at));
-                        }
-                    }
-                    if keys { &mut sequence.keys } else { &mut sequence.values }.push(values);
-                }
-            }
-        }
-        state.len = past;
-        all
     }
 
     fn sequence(&self, taps: &BTreeMap<String, Tap>, i: usize) -> Sites {
@@ -295,6 +252,50 @@ impl Stage {
     pub fn dtype(&self) -> Dtype {
         self.probe.dtype
     }
+}
+
+/// Fills the first `past` positions of the caches of `batch` sequences with drawn keys and values.
+pub(crate) fn fill<B: Backend<M = CpuMem>>(
+    b: &mut B,
+    state: &mut State<CpuMem>,
+    (dims, dtype): (Dims, Dtype),
+    (batch, past): (usize, usize),
+    seed: u64,
+) -> Vec<Past> {
+    let (kv, dim) = (dims.kv_heads, dims.head_dim);
+    let mut all = vec![Past { len: past, ..Past::default() }; batch];
+    if past == 0 {
+        return all;
+    }
+    for layer in 0..dims.layers {
+        for (i, sequence) in all.iter_mut().enumerate() {
+            if matches!(state.carried[layer], Carried::Gdn(_)) {
+                sequence.keys.push(Vec::new());
+                sequence.values.push(Vec::new());
+                continue; // Its state starts from nothing.
+            }
+            for keys in [true, false] {
+                let stream = (layer * batch + i) * 2 + usize::from(keys);
+                let drawn = bell(seed, stream as u64, past * kv * dim);
+                let drawn = Tensor::from_f32(dtype, &drawn); // [kv, past, dim]
+                let cache = state.carried[layer].kv();
+                let capacity = cache.capacity;
+                let act = if keys { &mut cache.k } else { &mut cache.v };
+                let mut values = vec![0.0; past * kv * dim]; // [past, kv, dim]
+                for head in 0..kv {
+                    let one = drawn.slice(head * past * dim, past * dim);
+                    b.mem().write(act, (i * kv + head) * capacity * dim, &one);
+                    for at in 0..past * dim {
+                        values[(at / dim * kv + head) * dim + at % dim] =
+                            f64::from(one.get(at));
+                    }
+                }
+                if keys { &mut sequence.keys } else { &mut sequence.values }.push(values);
+            }
+        }
+    }
+    state.len = past;
+    all
 }
 
 /// The seed of a probe's checkpoint.

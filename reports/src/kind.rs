@@ -48,6 +48,7 @@ kinds! {
     Kill "kill" "seeded faults are caught, legal variants are not";
     Speed "speed" "speed holds beyond the noise of the machine";
     Tidy "tidy" "the rules of the house hold in the source";
+    Swarm "swarm" "random shapes and runs have the bits of the contract";
     Canary "canary" "a check that must be red is red";
 }
 

@@ -43,19 +43,23 @@ pub fn bits(model: &oracle::Model, case: Case, ids: &[u32]) -> Result<[Sites; 2]
         decode_from: (case.steps > 0).then_some(case.prompt),
         ..oracle::RunOptions::default()
     };
-    let trace = oracle::run(model, &arithmetic, ids, &options)?;
+    Ok(converted(oracle::run(model, &arithmetic, ids, &options)?, case.dtype))
+}
+
+/// The sites of a reference's run, and what it leaves in each gated delta net.
+pub fn converted(trace: oracle::Trace, dtype: Dtype) -> [Sites; 2] {
     let site = |(name, array): (String, oracle::Array)| {
-        let bits = Bits::of_array(&array, dtype_at(&name, case.dtype));
+        let bits = Bits::of_array(&array, dtype_at(&name, dtype));
         (name, bits)
     };
     let states = trace.states.into_iter().flat_map(|(layer, state)| {
         // The engine keeps a convolution's inputs as rows.
-        let conv = Bits::of_array(&state.conv, case.dtype).transposed();
+        let conv = Bits::of_array(&state.conv, dtype).transposed();
         let delta = Bits::of_array(&state.delta, Dtype::F32);
         let at = |op: &str| format!("layers.{layer}.{op}");
         [(at(CONV_STATE), conv), (at(STATE), delta)]
     });
-    Ok([trace.sites.into_iter().map(site).collect(), states.collect()])
+    [trace.sites.into_iter().map(site).collect(), states.collect()]
 }
 
 /// Compares the engine with the contract at every site, the rotary tables included.

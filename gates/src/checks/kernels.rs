@@ -8,7 +8,7 @@
 
 mod attention;
 mod delta;
-mod draw;
+pub(crate) mod draw;
 mod product;
 mod rowwise;
 

@@ -25,6 +25,7 @@ pub mod readme;
 pub mod rmsnorm;
 pub mod running;
 mod smoke;
+pub mod swarm;
 pub mod teacher;
 pub mod tidy;
 mod traps;
@@ -268,6 +269,7 @@ pub fn prepare<'c>(gate: &'c Gate, ctx: &'c Context) -> Result<Measure<'c>, Chec
         Check::Weights { model, dtype, order } => {
             admission::weights(ctx, model, *dtype, order.unwrap_or(Order::Invariant))
         }
+        Check::Swarm { lane, cases } => swarm::prepare(ctx, *lane, *cases),
         Check::Tidy => tidy::prepare(ctx),
         Check::Canary { bird } => canary::prepare(ctx, *bird),
         Check::Readme => readme::prepare(ctx),

@@ -14,6 +14,7 @@ mod replay;
 mod report;
 pub mod run;
 mod steps;
+mod swarm;
 mod tidy;
 
 use std::io::{self, Write};
@@ -60,6 +61,8 @@ enum Command {
     Kill(kill::Args),
     /// Say where two traces part: the first op, and the smallest place in it.
     Localize(localize::Args),
+    /// Random shapes and runs against the contract: coverage, and a failure made small.
+    Swarm(swarm::Args),
     /// Answer with hashes, for the determinism gates.
     #[command(hide = true)]
     Answer(answer::Args),
@@ -138,6 +141,7 @@ pub fn dispatch(cli: Cli) -> ExitCode {
         Command::Calibrate(args) => calibrate::command(&args, &mut out),
         Command::Kill(args) => kill::command(&args, &mut out),
         Command::Localize(args) => localize::command(&args, &mut out),
+        Command::Swarm(args) => swarm::command(&args, &mut out),
         Command::Answer(args) => answer::command(&args, &mut out),
         Command::Steps(args) => steps::command(&args, &mut out),
     };

@@ -4,6 +4,7 @@ use samebits::checkpoint::Family;
 use samebits::contract::{Dtype, Order};
 use serde::Deserialize;
 
+use super::Lane;
 use super::choices::{Bird, IdealStatistic, Perturbation, Places, Source, Tokenizer, Variant};
 use crate::probe::Probe;
 
@@ -200,6 +201,13 @@ pub enum Check {
     },
     /// Who may know whom, what may stand where, and how large it may be.
     Tidy,
+    /// Random and designed shapes and runs against the contract.
+    Swarm {
+        /// How far the designed ones go.
+        lane: Lane,
+        /// Random cases of the run's seed.
+        cases: u64,
+    },
     /// A comparison that must be red.
     Canary {
         /// Which.

@@ -6,7 +6,7 @@
 pub mod heap;
 mod loops;
 mod perturbed;
-mod reference;
+pub(crate) mod reference;
 mod sampling;
 mod sessions;
 mod text;
