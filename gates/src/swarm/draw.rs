@@ -90,11 +90,13 @@ impl Choices {
 
     fn hybrid(&mut self, spec: Spec) -> HybridSpec {
         let key_heads = self.within(1, 3);
+        let layers = spec.layers + 1;
         HybridSpec {
             name: spec.name,
             hidden: spec.hidden,
-            layers: spec.layers + 1,
-            interval: self.within(1, 4),
+            layers,
+            // A model has one layer of attention at least.
+            interval: self.within(1, layers),
             heads: spec.heads,
             kv_heads: spec.kv_heads,
             head_dim: spec.head_dim,

@@ -49,7 +49,7 @@ fn shapes(shape: &Shape) -> Vec<Shape> {
             dense(s, |s| s.head_dim = 2 * half(s.head_dim / 2)),
         ],
         Shape::Hybrid(s) => vec![
-            hybrid(s, |s| s.layers = half(s.layers)),
+            hybrid(s, |s| s.layers = half(s.layers).max(s.interval)),
             hybrid(s, |s| s.hidden = half(s.hidden)),
             hybrid(s, |s| s.intermediate = half(s.intermediate)),
             hybrid(s, |s| s.vocab = half(s.vocab).max(2)),
